@@ -1,0 +1,1 @@
+"""The probe exporter: measures round-trip time and loss to all other clusters."""

@@ -1,0 +1,1 @@
+"""The kinds a user writes, as strict pydantic models."""

@@ -1,0 +1,1 @@
+"""Decisions as pure functions of values: no I/O, clock, randomness or logging."""

@@ -1,0 +1,448 @@
+"""The nouns: fleet, clusters, workloads, placements, snapshots, actions and plans.
+
+All values are immutable. Times are Unix seconds, CPU is in cores, memory in bytes, demand in the unit of its workload
+(requests/s or cores). A workload's key is `namespace/name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rebalancer.core.network import LatencyMap
+
+Floats = npt.NDArray[np.float64]
+EMPTY: Mapping[str, float] = MappingProxyType({})
+TOTAL = "*"
+"""The origin under which a workload's total demand stands in histories and forecasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something nobody knows; never zero, infinite or healthy.
+
+    Attributes:
+        reason: id in core.reasons.
+        since_s: when it was last known; None if never.
+        detail: what is missing, for the reader.
+    """
+
+    reason: str
+    since_s: float | None = None
+    detail: str = ""
+
+
+class Effect(StrEnum):
+    """What a taint does: bar new replicas, or also move existing ones away."""
+
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a cluster, as nodes have them."""
+
+    key: str
+    value: str
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A toleration as pods have it; an empty key with Exists tolerates everything, effect None every effect."""
+
+    key: str
+    operator: Literal["Equal", "Exists"]
+    value: str
+    effect: Effect | None
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Says whether the taint is tolerated, by the rules of Kubernetes."""
+        if self.effect is not None and self.effect is not taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Prices of a cluster in USD; None is unknown and takes no part in cost terms."""
+
+    cpu_core_hour: float | None = None
+    memory_gib_hour: float | None = None
+    egress_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A member cluster as the user declared it."""
+
+    name: str
+    region: str
+    zone: str = ""
+    provider: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    price: Price = Price()
+    reserve_ratio: float = 0.05
+    taints: tuple[Taint, ...] = ()
+    spot: bool = False
+    edge: bool = False
+    drain: bool = False
+    paused: bool = False
+
+
+class Sight(StrEnum):
+    """How well the cluster's API is seen."""
+
+    READY = "ready"
+    SUSPECT = "suspect"
+    LOST = "lost"
+
+
+Completeness = Literal["complete", "partial", "stale", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How well a cluster's metrics are seen.
+
+    Attributes:
+        state: complete, partial, stale or failed.
+        since_s: when the state began, or when the newest sample was taken; None if never seen.
+        detail: what is missing, one sentence; empty when complete.
+    """
+
+    state: Completeness
+    since_s: float | None = None
+    detail: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether decreases may rest on it."""
+        return self.state == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """What is free on one schedulable node; already less what running and bound pods request."""
+
+    name: str
+    free_cpu: float
+    free_memory: float
+    free_pods: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A cluster as it was observed.
+
+    Attributes:
+        cluster: its declaration.
+        seen_s: last good answer of its API server; None if never.
+        nodes: room by node, or Unknown.
+        allocatable_cpu, allocatable_memory: cores and bytes of all schedulable nodes; NaN if unknown.
+        version: server version, empty if unknown.
+        error: why the last observation failed; empty if it did not.
+    """
+
+    cluster: Cluster
+    seen_s: float | None
+    nodes: tuple[NodeRoom, ...] | Unknown
+    allocatable_cpu: float = float("nan")
+    allocatable_memory: float = float("nan")
+    version: str = ""
+    error: str = ""
+
+
+MoveKind = Literal["migrate", "drift"]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """The intent of a move, as it is written to both objects before the first replica starts.
+
+    Replica numbers are absolute, so that carrying a step out twice is a no-op.
+    """
+
+    id: str
+    kind: MoveKind
+    source: str
+    target: str
+    replicas: int
+    source_before: int
+    target_before: int
+    reason: str
+    started_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A move that ended: counts against the hourly budget and sets the cool-down.
+
+    Attributes:
+        followed: whether traffic was seen on the new replicas; None while nobody could tell.
+    """
+
+    id: str
+    ended_s: float
+    source: str
+    target: str
+    replicas: int
+    outcome: Literal["done", "timed-out", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A workload in one cluster, as observed.
+
+    Attributes:
+        wanted: spec.replicas.
+        ready_since_s: for each ready replica the time since it is ready, ascending.
+        cpu, memory: what one replica requests, cores and bytes; 0 where it requests nothing.
+        move: the intent found on the object.
+        moved: ended moves found on the object.
+        owner: who else owns the replicas: `hpa`, `rollout`, or empty.
+        resource_version: precondition for writes.
+        observed_s: when this was read; older than the cycle where the cluster is out of sight.
+    """
+
+    workload: str
+    cluster: str
+    wanted: int
+    ready_since_s: tuple[float, ...] = ()
+    cpu: float = 0.0
+    memory: float = 0.0
+    move: MoveRecord | None = None
+    moved: tuple[Moved, ...] = ()
+    owner: str = ""
+    resource_version: str = ""
+    uid: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    paused: bool = False
+    observed_s: float = 0.0
+    unavailable_pods: int = 0
+
+    @property
+    def ready(self) -> int:
+        """Ready replicas."""
+        return len(self.ready_since_s)
+
+    def ready_for(self, min_ready_s: float, now: float) -> int:
+        """Replicas that have been ready for at least `min_ready_s`."""
+        return sum(1 for since in self.ready_since_s if now - since >= min_ready_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Offered load of a workload now.
+
+    Attributes:
+        unit: requests/s or cores.
+        total: sum over origins; NaN if unknown.
+        by_origin: origin region -> demand; empty when origins are unknown.
+        served: (origin, cluster) -> demand seen there; empty if unknown.
+        missing: clusters whose part is missing from the numbers; their last known part is held in them.
+        censored: CPU as demand while pods are throttled or at their limit.
+        as_of_s: time of the newest sample; NaN if none.
+    """
+
+    unit: str
+    total: float
+    by_origin: Mapping[str, float] = EMPTY
+    served: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    censored: bool = False
+    as_of_s: float = float("nan")
+    cpu_cores: Mapping[str, float] = EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Demand on a regular grid.
+
+    Attributes:
+        start_s: time of the first slot's end.
+        step_s: slot length.
+        keys: (workload, origin) per row; origin TOTAL is the workload's total.
+        values: shape (series, slots), NaN where unknown.
+    """
+
+    start_s: float
+    step_s: float
+    keys: tuple[tuple[str, str], ...]
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Quantile bands of demand.
+
+    Attributes:
+        at_s: when it was made.
+        horizons_s: shape (H,), seconds ahead, ascending.
+        quantiles: shape (Q,), in (0, 1), ascending.
+        keys: (workload, origin) per row.
+        bands: shape (series, H, Q); NaN where no forecast is possible.
+        trusted: per row; False while the level shifts or history is short.
+        age_s: per row, age of the newest sample; NaN if none.
+        method: per row, how the band came about, for the reader.
+    """
+
+    at_s: float
+    horizons_s: Floats
+    quantiles: Floats
+    keys: tuple[tuple[str, str], ...]
+    bands: Floats
+    trusted: tuple[bool, ...]
+    age_s: Floats
+    method: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was seen in one cycle, with ages and gaps.
+
+    Attributes:
+        clusters: by name, every configured cluster.
+        views: metrics view by cluster, every configured cluster.
+        placements: workload -> cluster -> placement.
+        demand: by workload, or Unknown.
+        network: the latency map.
+        policies: workload -> name of its policy.
+        rollouts: workloads under a running rollout.
+    """
+
+    at_s: float
+    clusters: Mapping[str, ClusterState]
+    views: Mapping[str, View]
+    placements: Mapping[str, Mapping[str, Placement]]
+    demand: Mapping[str, Demand | Unknown]
+    network: LatencyMap
+    policies: Mapping[str, str]
+    rollouts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SetReplicas:
+    """Write the scale subresource, with the observed number and resourceVersion as preconditions."""
+
+    cluster: str
+    expected: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutIntent:
+    """Write a move's intent to an object before anything else happens."""
+
+    cluster: str
+    record: MoveRecord
+
+
+@dataclass(frozen=True, slots=True)
+class EndIntent:
+    """Take a move's intent off an object and remember its end there."""
+
+    cluster: str
+    move_id: str
+    moved: Moved
+
+
+Step = SetReplicas | PutIntent | EndIntent
+ActionKind = Literal["scale", "migrate", "drift"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do for one workload; its steps are carried out in order and stop at the first failure.
+
+    Attributes:
+        reason: id in core.reasons.
+        explanation: the reason with its numbers, one line.
+        gain: what it is worth per hour in the objective's units; NaN if it is not optional.
+    """
+
+    kind: ActionKind
+    workload: str
+    steps: tuple[Step, ...]
+    reason: str
+    explanation: str
+    gain: float = float("nan")
+    source: str = ""
+    target: str = ""
+    replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that is not done, and why.
+
+    Attributes:
+        reason: id in core.reasons.
+        cluster: the cluster concerned; empty for the whole workload.
+        detail: the numbers, one line.
+    """
+
+    workload: str
+    reason: str
+    cluster: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPlan:
+    """What the plan says of one workload.
+
+    Attributes:
+        now, target: replicas by cluster; target is the optimum that the moves work towards.
+        planned: replicas by cluster after this plan's actions.
+        wanted: replicas wanted in total; None if unknown.
+        demand: the quantile of total demand planned for; NaN if unknown.
+        latency_ms, target_latency_ms: traffic-weighted RTT now and at the target; NaN if unknown.
+        terms: cost terms at the target, per hour: latency, data, cost, move, unplaced.
+        terms_now: the same for today's placement.
+        traffic: (origin, cluster) -> share of the origin's demand at the target.
+        lines: explanation, a line each.
+    """
+
+    workload: str
+    policy: str
+    now: Mapping[str, int]
+    planned: Mapping[str, int]
+    target: Mapping[str, int]
+    wanted: int | None
+    demand: float
+    unit: str = ""
+    capacity: float = float("nan")
+    latency_ms: float = float("nan")
+    target_latency_ms: float = float("nan")
+    terms: Mapping[str, float] = EMPTY
+    terms_now: Mapping[str, float] = EMPTY
+    traffic: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ordered actions, refusals, and the picture behind them."""
+
+    id: str
+    at_s: float
+    actions: tuple[Action, ...]
+    refusals: tuple[Refusal, ...]
+    workloads: Mapping[str, WorkloadPlan]
+    views: Mapping[str, View]
+    sight: Mapping[str, Sight]
+    taints: Mapping[str, tuple[Taint, ...]]
+    gap_ratio: float = float("nan")

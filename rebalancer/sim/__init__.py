@@ -1,0 +1,1 @@
+"""The simulated world: demand, plant and scenarios on a virtual clock."""
