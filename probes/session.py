@@ -1,0 +1,297 @@
+"""One path (one address of a peer): which probes are under way, and how each settles. Pure: no clock, no socket.
+
+A probe is counted once, when it settles. An unanswered one is held after its timeout until a later probe of the path is
+answered, because the reflector's own sequence numbers then tell on which way it was lost; at the latest it settles
+after `grace_s` as `lost_unknown`. So loss is never the difference of two counters read at different moments.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+from probes.stats import PeerStats
+
+MAX_PENDING = 4096
+"""Probes under way on one path: 400 s at 10/s; beyond it a probe settles as self_drop instead of being sent."""
+_RESTART_NS = 50_000_000
+"""A reflector's sequence number that went back although its clock went on by this much: it restarted."""
+_MAX_CARRY = 4
+"""Replies missing without a lost probe (a lost duplicate) that are remembered against the next block of losses."""
+CLOCK_TOLERANCE_NS = 1_000_000
+
+
+class Pending:
+    """A probe under way or unsettled.
+
+    Attributes:
+        seq: sequence number of the path, without gaps.
+        flow: index of the socket it left by.
+        t1_wire: stamp in the packet; the reply must echo it.
+        t1_ns: Unix time of sending, the kernel's once it is known.
+        m1_s: monotonic time just before sending.
+        outcome: None while nothing is known; `ok`, `late` or an error once it has settled.
+    """
+
+    __slots__ = ("flow", "m1_s", "outcome", "seq", "t1_ns", "t1_wire")
+
+    def __init__(self, seq: int, flow: int, t1_wire: int, t1_ns: int, m1_s: float) -> None:
+        self.seq = seq
+        self.flow = flow
+        self.t1_wire = t1_wire
+        self.t1_ns = t1_ns
+        self.m1_s = m1_s
+        self.outcome: str | None = None
+
+
+class Answer(NamedTuple):
+    """What a reply says, with differences already taken on one clock each.
+
+    Attributes:
+        seq, reflector_seq: the sender's and the reflector's sequence number.
+        t2_ns: reflector's receive time since an arbitrary origin of that reflector.
+        turnaround_ns: T3 - T2.
+        t4_ns: Unix time of reception (kernel, where known).
+        m4_s: monotonic time at which the reply was read.
+    """
+
+    seq: int
+    reflector_seq: int
+    t2_ns: int
+    turnaround_ns: int
+    t4_ns: int
+    m4_s: float
+
+
+class Direction:
+    """Counts, between answered probes, what the reflector received and what of its replies came back.
+
+    R = highest reflector seq + 1 - base is what arrived there; distinct reflector seqs seen here are what came back;
+    the difference was lost on the way back. Whatever else is missing never arrived (design 2.2).
+    """
+
+    __slots__ = ("_ahead", "_assigned", "_base", "_closed_top", "_extra", "_heap", "_passed", "_top", "_top_t2_ns")
+
+    def __init__(self) -> None:
+        self._restart(0, 0)
+        self._base: int | None = None
+
+    def _restart(self, reflector_seq: int, t2_ns: int) -> None:
+        self._base = reflector_seq  # an epoch begins with its first answer
+        self._top = reflector_seq
+        self._top_t2_ns = t2_ns
+        self._closed_top = reflector_seq
+        self._ahead: set[int] = set()
+        self._heap: list[int] = []
+        self._passed = 1
+        self._extra = 0
+        self._assigned = 0
+
+    def see(self, reflector_seq: int, t2_ns: int, *, extra: bool) -> tuple[bool, bool]:
+        """Takes a reply's sequence number.
+
+        Args:
+            reflector_seq: the reflector's number.
+            t2_ns: when the reflector received the request, on its clock.
+            extra: whether the same probe has been answered before.
+
+        Returns:
+            (reordered, new epoch).
+        """
+        if self._base is None or (reflector_seq <= self._top and t2_ns > self._top_t2_ns + _RESTART_NS):
+            self._restart(reflector_seq, t2_ns)
+            return False, True
+        if reflector_seq < self._base or reflector_seq in self._ahead:
+            return False, False
+        reordered = reflector_seq < self._top
+        if reflector_seq > self._top:
+            self._top, self._top_t2_ns = reflector_seq, t2_ns
+        if reflector_seq > self._closed_top:
+            self._ahead.add(reflector_seq)
+            heapq.heappush(self._heap, reflector_seq)
+        else:
+            self._passed += 1
+        self._extra += extra
+        return reordered, False
+
+    def close(self, reflector_seq: int) -> None:
+        """Says that the probe answered under this number, and all sent before it, are past their timeout."""
+        if self._base is None or reflector_seq <= self._closed_top:
+            return
+        self._closed_top = reflector_seq
+        while self._heap and self._heap[0] <= reflector_seq:
+            self._ahead.discard(heapq.heappop(self._heap))
+            self._passed += 1
+
+    def split(self, lost: int, given_up: int = 0) -> int:
+        """Gives a block of losses its directions.
+
+        Args:
+            lost: probes of this epoch, all sent before the last closed answer, that nobody answered.
+            given_up: probes that settled as `lost_unknown` since the last call; as many holes are theirs.
+
+        Returns:
+            How many of the `lost` were lost on the way back; the others never arrived.
+        """
+        if self._base is None:
+            return 0
+        arrived = self._closed_top - self._base + 1
+        missing = arrived - self._passed
+        # A request that was duplicated on its way and lost one of its two replies leaves a hole without a lost probe.
+        ratio = max(0.0, missing / arrived)
+        missing -= round(2 * self._extra * ratio)
+        self._assigned += min(given_up, max(0, missing - self._assigned))
+        backward = min(max(0, missing - self._assigned), lost)
+        self._assigned = max(self._assigned + backward, missing - _MAX_CARRY)
+        return backward
+
+
+class PathSession:
+    """The probes of one address under one SSID.
+
+    Args:
+        ssid: session id, 16 bits.
+        stats: where settled probes are counted.
+        timeout_s: an answer after it is `late`.
+        grace_s: how long after its timeout an unanswered probe may wait for a later answer.
+    """
+
+    __slots__ = (
+        "_by_seq", "_epoch_seq", "_given_up", "_grace_s", "_open", "_reflector_seq", "_timeout_s", "direction",
+        "last_error", "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats",
+    )  # fmt: skip
+
+    def __init__(self, ssid: int, stats: PeerStats, *, timeout_s: float = 2.0, grace_s: float = 3.0) -> None:
+        self.ssid = ssid
+        self.stats = stats
+        self.next_seq = 0
+        self.last_rtt_s: float | None = None
+        self.last_reply_m_s: float | None = None
+        self.last_error: str | None = None
+        self.direction = Direction()
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._epoch_seq = 0
+        self._given_up = 0
+        self._open: deque[Pending] = deque()
+        self._by_seq: dict[int, Pending] = {}
+        self._reflector_seq: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def pending(self, seq: int) -> Pending | None:
+        """Returns the unsettled or recently answered probe of a number."""
+        return self._by_seq.get(seq)
+
+    def sent(self, probe: Pending) -> None:
+        """Takes a probe that was handed to the kernel."""
+        self.next_seq = (probe.seq + 1) & 0xFFFFFFFF
+        self._open.append(probe)
+        self._by_seq[probe.seq] = probe
+        self.stats.last_sent_s = probe.t1_ns / 1e9
+
+    def answered(self, answer: Answer) -> bool:
+        """Takes a reply that passed all checks of authenticity.
+
+        Returns:
+            Whether the wall clock had stepped while the probe was under way (the monotonic one was used then).
+        """
+        probe = self._by_seq.get(answer.seq)
+        if probe is None:
+            return False  # settled long ago; it was counted as lost, and counters don't go back
+        again = probe.outcome in ("ok", "late")
+        reordered, new_epoch = self.direction.see(answer.reflector_seq, answer.t2_ns, extra=again)
+        if new_epoch:
+            self._epoch_seq = answer.seq  # the reflector's count says nothing about what was sent before
+            self._reflector_seq.clear()
+            self._given_up = 0
+        if again:
+            self.stats.duplicates += 1
+            return False
+        self.stats.reordered += reordered
+        self.last_reply_m_s = answer.m4_s
+        self._reflector_seq[answer.seq] = answer.reflector_seq
+        outer_ns, stepped = self._outer_ns(probe, answer)
+        rtt_s = max(0, outer_ns - max(0, answer.turnaround_ns)) / 1e9
+        if outer_ns / 1e9 > self._timeout_s:
+            probe.outcome = "late"
+            self.stats.count("late")
+            return stepped
+        probe.outcome = "ok"
+        self.stats.observe(rtt_s, self.last_rtt_s, now_s=answer.m4_s, unix_s=answer.t4_ns / 1e9)
+        self.stats.flow_loss.add(answer.m4_s, probe.flow, lost=False)
+        self.last_rtt_s = rtt_s
+        return stepped
+
+    @staticmethod
+    def _outer_ns(probe: Pending, answer: Answer) -> tuple[int, bool]:
+        # The monotonic bracket is wider than the truth (it has this process's delays in it), never narrower.
+        bracket_ns = int((answer.m4_s - probe.m1_s) * 1e9)
+        outer_ns = answer.t4_ns - probe.t1_ns
+        if 0 <= outer_ns <= bracket_ns + CLOCK_TOLERANCE_NS:
+            return outer_ns, False
+        return bracket_ns, True
+
+    def failed(self, seq: int, outcome: str) -> None:
+        """Settles a probe by an error that names it (an ICMP message, a bad HMAC)."""
+        probe = self._by_seq.get(seq)
+        if probe is not None and probe.outcome is None:
+            probe.outcome = outcome
+            self.last_error = outcome
+            self.stats.count(outcome)
+            if outcome == "unreachable":
+                self.stats.flow_loss.add(probe.m1_s, probe.flow, lost=True)
+
+    def expire(self, now_s: float, own_drop_s: float) -> None:
+        """Settles what can be settled.
+
+        Args:
+            now_s: monotonic time; all that the sockets had has been read before.
+            own_drop_s: monotonic time of the last packet that the own socket had to drop (-inf if none).
+        """
+        limit = now_s - self._timeout_s
+        anchor = self._last_closed_answer(limit)
+        lost: list[Pending] = []
+        while self._open and self._open[0].m1_s <= limit:
+            probe = self._open[0]
+            overdue = probe.m1_s <= limit - self._grace_s
+            if probe.outcome is None and probe.seq > anchor and not overdue:
+                break
+            self._open.popleft()
+            del self._by_seq[probe.seq]
+            reflector_seq = self._reflector_seq.pop(probe.seq, None)
+            if reflector_seq is not None:
+                self.direction.close(reflector_seq)
+            if probe.outcome is None:
+                if own_drop_s >= probe.m1_s:
+                    self.stats.count("self_drop")  # the reply may have been here: nothing is known about the path
+                elif probe.seq > anchor or probe.seq < self._epoch_seq:
+                    self._lose(probe, "lost_unknown")
+                    self._given_up += probe.seq > self._epoch_seq
+                else:
+                    lost.append(probe)
+        self._settle(lost)
+
+    def _last_closed_answer(self, limit: float) -> int:
+        # Sequence number of the newest answered probe that is past its timeout, so that nothing before it is in flight.
+        newest = -1
+        for probe in self._open:
+            if probe.m1_s > limit:
+                break
+            if probe.outcome in ("ok", "late"):
+                newest = probe.seq
+        return newest
+
+    def _settle(self, lost: list[Pending]) -> None:
+        if not lost:
+            return
+        backward = self.direction.split(len(lost), self._given_up)
+        self._given_up = 0
+        for index, probe in enumerate(lost):
+            self._lose(probe, "lost_backward" if index < backward else "lost_forward")
+
+    def _lose(self, probe: Pending, outcome: str) -> None:
+        self.stats.count(outcome)
+        self.stats.flow_loss.add(probe.m1_s + self._timeout_s, probe.flow, lost=True)

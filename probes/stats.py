@@ -1,0 +1,133 @@
+"""What is counted about one peer cluster: counters that only grow, and small windows. No clock: `now` is given."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from rebalancer.catalog import PROBE_OUTCOMES
+
+BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{1e-4 * 2 ** (i / 2):.4g}") for i in range(28))
+"""Upper bounds of the classic histogram: 28 steps of sqrt(2), 100 us to 1.16 s (a factor of 2 is coarse)."""
+OUTCOME_INDEX: dict[str, int] = {name: index for index, name in enumerate(PROBE_OUTCOMES)}
+_LOST = tuple(OUTCOME_INDEX[name] for name in ("lost_forward", "lost_backward", "lost_unknown", "unreachable"))
+_SEEN = tuple(OUTCOME_INDEX[name] for name in ("ok", "late"))
+WINDOW_S = 60.0
+_SLOTS = 6
+_MIN_FLOW_PROBES = 30
+
+
+class RollingMin:
+    """Smallest value of the last 60 s, in six slots of 10 s: constant memory, however fast the probes are."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self) -> None:
+        self._slots: list[tuple[int, float]] = []
+
+    def add(self, now_s: float, value: float) -> None:
+        """Takes a value at a monotonic time in seconds."""
+        slot = int(now_s / (WINDOW_S / _SLOTS))
+        if self._slots and self._slots[-1][0] == slot:
+            self._slots[-1] = (slot, min(value, self._slots[-1][1]))
+        else:
+            self._slots = [*self._slots[-_SLOTS:], (slot, value)]
+
+    def get(self, now_s: float) -> float | None:
+        """Returns the smallest value of the last 60 s, None where there is none."""
+        oldest = int(now_s / (WINDOW_S / _SLOTS)) - _SLOTS
+        values = [value for slot, value in self._slots if slot > oldest]
+        return min(values) if values else None
+
+
+class FlowLoss:
+    """Loss per flow (source port) over one to two minutes, to show an ECMP path that loses while the others don't."""
+
+    __slots__ = ("_now", "_previous", "_since_s")
+
+    def __init__(self) -> None:
+        self._now: dict[int, list[int]] = {}
+        self._previous: dict[int, list[int]] = {}
+        self._since_s = 0.0
+
+    def add(self, now_s: float, flow: int, *, lost: bool) -> None:
+        """Takes a settled probe of a flow."""
+        if now_s - self._since_s > WINDOW_S:
+            # After a longer silence the finished window is no longer of the last minutes.
+            self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else {}
+            self._now, self._since_s = {}, now_s
+        counts = self._now.setdefault(flow, [0, 0])
+        counts[0] += 1
+        counts[1] += lost
+
+    def worst(self) -> float | None:
+        """Returns the highest loss ratio of a flow with at least 30 probes, None where no flow has that many."""
+        worst: float | None = None
+        for flow in {*self._now, *self._previous}:
+            sent, lost = (
+                a + b for a, b in zip(self._now.get(flow, (0, 0)), self._previous.get(flow, (0, 0)), strict=True)
+            )
+            if sent >= _MIN_FLOW_PROBES:
+                worst = max(worst or 0.0, lost / sent)
+        return worst
+
+
+class PeerStats:
+    """Everything exported about one peer cluster and protocol; all paths (addresses) to it share one of these.
+
+    Attributes:
+        outcomes: settled probes in the order of `catalog.PROBE_OUTCOMES`.
+        buckets: answered probes per bucket, not cumulative; the last one is above all bounds.
+        rtt_sum_s, rtt_count: sum and number of round-trip times of `ok` probes.
+        ipdv_sum_s, ipdv_count: sum and number of |difference| of consecutive round-trip times of a path.
+        last_ok_s, last_sent_s: Unix time; None before the first one.
+        last_rtt_s: newest round-trip time, None before the first one.
+    """
+
+    __slots__ = (
+        "buckets", "duplicates", "flow_loss", "ipdv_count", "ipdv_sum_s", "last_ok_s", "last_rtt_s", "last_sent_s",
+        "outcomes", "reordered", "rtt_count", "rtt_min", "rtt_sum_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.outcomes = [0] * len(PROBE_OUTCOMES)
+        self.buckets = [0] * (len(BUCKET_BOUNDS_S) + 1)
+        self.rtt_sum_s = 0.0
+        self.rtt_count = 0
+        self.ipdv_sum_s = 0.0
+        self.ipdv_count = 0
+        self.duplicates = 0
+        self.reordered = 0
+        self.last_ok_s: float | None = None
+        self.last_sent_s: float | None = None
+        self.last_rtt_s: float | None = None
+        self.rtt_min = RollingMin()
+        self.flow_loss = FlowLoss()
+
+    def count(self, outcome: str) -> None:
+        """Counts one settled probe."""
+        self.outcomes[OUTCOME_INDEX[outcome]] += 1
+
+    def observe(self, rtt_s: float, previous_s: float | None, *, now_s: float, unix_s: float) -> None:
+        """Takes the round-trip time of an answered probe.
+
+        Args:
+            rtt_s: round-trip time in seconds, >= 0.
+            previous_s: the path's round-trip time before, None for its first.
+            now_s: monotonic time.
+            unix_s: wall clock time.
+        """
+        self.outcomes[0] += 1
+        self.buckets[bisect_left(BUCKET_BOUNDS_S, rtt_s)] += 1
+        self.rtt_sum_s += rtt_s
+        self.rtt_count += 1
+        if previous_s is not None:
+            self.ipdv_sum_s += abs(rtt_s - previous_s)
+            self.ipdv_count += 1
+        self.last_ok_s = unix_s
+        self.last_rtt_s = rtt_s
+        self.rtt_min.add(now_s, rtt_s)
+
+    def path_samples(self) -> tuple[int, int]:
+        """Returns (samples, lost): probes that say something about the path, and those of them that were lost."""
+        lost = sum(self.outcomes[i] for i in _LOST)
+        return lost + sum(self.outcomes[i] for i in _SEEN), lost
