@@ -32,9 +32,10 @@ class Pending:
         t1_ns: Unix time of sending, the kernel's once it is known.
         m1_s: monotonic time just before sending.
         outcome: None while nothing is known; `ok`, `late` or an error once it has settled.
+        doubted: whether an answer to it came that failed its HMAC.
     """
 
-    __slots__ = ("flow", "m1_s", "outcome", "seq", "t1_ns", "t1_wire")
+    __slots__ = ("doubted", "flow", "m1_s", "outcome", "seq", "t1_ns", "t1_wire")
 
     def __init__(self, seq: int, flow: int, t1_wire: int, t1_ns: int, m1_s: float) -> None:
         self.seq = seq
@@ -43,6 +44,7 @@ class Pending:
         self.t1_ns = t1_ns
         self.m1_s = m1_s
         self.outcome: str | None = None
+        self.doubted = False
 
 
 class Answer(NamedTuple):
@@ -207,6 +209,8 @@ class PathSession:
             self._epoch_seq = answer.seq  # the reflector's count says nothing about what was sent before
             self._reflector_seq.clear()
             self._given_up = 0
+        if probe.outcome is not None and not again:
+            return False
         if again:
             self.stats.duplicates += 1
             return False
@@ -244,6 +248,12 @@ class PathSession:
             if outcome == "unreachable":
                 self.stats.flow_loss.add(probe.m1_s, probe.flow, lost=True)
 
+    def doubted(self, seq: int) -> None:
+        """Notes an answer with a bad HMAC; a genuine one may still come, so the probe settles at its timeout."""
+        probe = self._by_seq.get(seq)
+        if probe is not None:
+            probe.doubted = True
+
     def expire(self, now_s: float, own_drop_s: float) -> None:
         """Settles what can be settled.
 
@@ -267,6 +277,8 @@ class PathSession:
             if probe.outcome is None:
                 if own_drop_s >= probe.m1_s:
                     self.stats.count("self_drop")  # the reply may have been here: nothing is known about the path
+                elif probe.doubted:
+                    self.stats.count("auth_failed")
                 elif probe.seq > anchor or probe.seq < self._epoch_seq:
                     self._lose(probe, "lost_unknown")
                     self._given_up += probe.seq > self._epoch_seq

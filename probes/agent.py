@@ -1,0 +1,243 @@
+"""`rebalancer-probe`: reflects, probes all peers of the target list, and exposes what it measured."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from probes import sockets
+from probes.config import AgentConfig, ConfigProblem, load_config
+from probes.exposition import TEXT_CONTENT_TYPE, AgentState, Histogram, render
+from probes.http import Response, Server, text
+from probes.keys import KeyFileError, KeyRing, load_keys
+from probes.mesh import RECENT_S, SNAPSHOT_EVERY_S, Mesh
+from probes.reflector import Limits, Reflector
+from probes.sender import Sender, SenderSettings
+from probes.states import Vantage
+from probes.targets import TargetError, load_targets
+
+VERSION = "0.1.0"
+WATCH_EVERY_S = 0.5
+_WILDCARDS = ("0.0.0.0", "::")
+log = logging.getLogger("rebalancer-probe")
+
+
+class Agent:
+    """One running agent.
+
+    Args:
+        config: what it is told.
+        keys: keys of the authenticated mode, or None.
+    """
+
+    def __init__(self, config: AgentConfig, keys: KeyRing | None) -> None:
+        self.config = config
+        self.lag = Histogram()
+        self._lags: deque[tuple[float, float, int]] = deque(maxlen=256)
+        bind = "" if config.listen[0] in _WILDCARDS else config.listen[0]
+        settings = SenderSettings(config.interval_s, config.timeout_s, flows=config.flows, bind=bind)
+        self.sender = Sender(settings, keys=keys, on_lag=self._on_lag)
+        self.mesh = Mesh(config, self.sender)
+        self.reflector: Reflector | None = None
+        self.reload_ok = False
+        self.reloaded_at_s: float | None = None
+        self._keys = keys
+        self._seen: dict[Path, tuple[int, int, int] | None] = {}
+        self._socket: socket.socket | None = None
+        self._server = Server({"/metrics": self._metrics, "/healthz": self._health, "/debug/peers": self._peers})
+
+    async def run(self) -> None:
+        """Runs until SIGTERM or SIGINT.
+
+        Raises:
+            ConfigProblem: an address can't be bound.
+        """
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        self._open_reflector(loop)
+        await self._listen_http()
+        self.sender.start(loop)
+        self.mesh.probe_self()
+        self.reload()
+        log.info("%s listens on %s:%d (UDP), %s:%d (HTTP)", self.config.cluster, *self.config.listen, *self.config.http)
+        try:
+            await self._watch(stop)
+        finally:
+            self.close(loop)
+
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Closes all sockets."""
+        self._server.close()
+        self.sender.close()
+        if self._socket is not None:
+            loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _open_reflector(self, loop: asyncio.AbstractEventLoop) -> None:
+        host, port = self.config.listen
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = sockets.open_udp(family, host, port)
+        except OSError as error:
+            raise _cannot_bind("listen", host, port, error) from error
+        self.reflector = Reflector(
+            self._socket,
+            keys=self._keys,
+            allows=self.mesh.allows,
+            name_of=self.mesh.name_of,
+            limits=Limits(source_pps=self.config.source_pps),
+        )
+        loop.add_reader(self._socket, self.reflector.on_readable)
+
+    async def _listen_http(self) -> None:
+        host, port = self.config.http
+        try:
+            await self._server.start(host, port)
+        except OSError as error:
+            raise _cannot_bind("http", host, port, error) from error
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        next_snapshot_s = 0.0
+        while not stop.is_set():
+            now_s = time.monotonic()
+            if self._changed(self.config.targets_file):
+                self.reload()
+            if self.config.keys_file is not None and self._changed(self.config.keys_file):
+                self._rekey(self.config.keys_file)
+            self.mesh.resolve_due(now_s)
+            if now_s >= next_snapshot_s:
+                self.mesh.snapshot(now_s)
+                next_snapshot_s = now_s + SNAPSHOT_EVERY_S
+            try:
+                await asyncio.wait_for(stop.wait(), WATCH_EVERY_S)
+            except TimeoutError:
+                continue
+
+    def _changed(self, path: Path) -> bool:
+        # A ConfigMap or Secret volume is swapped by a symbolic link, so the inode tells more than the time.
+        try:
+            status = path.stat()
+            now = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except OSError:
+            now = None
+        changed = path in self._seen and self._seen[path] != now
+        self._seen[path] = now
+        return changed
+
+    def reload(self) -> None:
+        """Reads the target file; an unusable one leaves the old targets in force and says so."""
+        self._changed(self.config.targets_file)
+        try:
+            self.mesh.apply(load_targets(self.config.targets_file))
+        except (TargetError, RuntimeError) as error:
+            self.reload_ok = False
+            log.error("%s The %d targets before stay in force.", error, len(self.mesh.targets))
+            return
+        if self.reflector is not None:
+            self.reflector.forget({*self.mesh.peers, self.config.cluster, "unknown"})
+        self.reload_ok = True
+        self.reloaded_at_s = time.time()
+        log.info("%d targets in force", len(self.mesh.targets))
+
+    def _rekey(self, path: Path) -> None:
+        try:
+            keys = load_keys(path)
+        except KeyFileError as error:
+            log.error("%s The keys before stay in force.", error)
+            return
+        self.sender.rekey(keys)
+        if self.reflector is not None:
+            self.reflector.keys = keys
+        log.info("%d keys in force, sending with number %d", len(keys.keys), keys.active)
+
+    def _on_lag(self, lag_s: float) -> None:
+        self.lag.observe(lag_s)
+        self._lags.append((time.monotonic(), lag_s, self._drops()))
+
+    def _drops(self) -> int:
+        return self.sender.drops + (self.reflector.drops if self.reflector else 0)
+
+    def vantage(self) -> Vantage:
+        """Returns the agent's own health over the last 30 s."""
+        since_s = time.monotonic() - RECENT_S
+        recent = [(lag, drops) for at, lag, drops in self._lags if at >= since_s]
+        lag_s = max((lag for lag, _drops in recent), default=0.0)
+        own_drops = self._drops() - recent[0][1] if recent else 0
+        return self.mesh.vantage(lag_s=lag_s, own_drops=own_drops, now_unix_s=time.time())
+
+    def _metrics(self, _accept: str) -> Response:
+        reflector = self.reflector
+        missing = self.sender.stamps_missing + (reflector.stamps_missing if reflector else 0)
+        healthy = self.vantage().self_ok
+        state = AgentState(
+            values={
+                "probe_socket_drops_total": self._drops(),
+                "probe_clock_steps_total": self.sender.clock_steps,
+                "probe_kernel_timestamps_missing_total": missing,
+                "probe_targets": len(self.mesh.targets),
+                "probe_config_last_reload_successful": int(self.reload_ok),
+                "probe_config_last_reload_success_timestamp_seconds": self.reloaded_at_s,
+                "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if healthy else None,
+            },
+            version=VERSION,
+            cluster=self.config.cluster,
+            lag=self.lag,
+            reflector=dict(reflector.packets) if reflector else {},
+        )
+        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), state, time.monotonic()))
+
+    def _health(self, _accept: str) -> Response:
+        vantage = self.vantage()
+        if vantage.self_ok is False:
+            return text("the own reflector does not answer over loopback\n", "503 Service Unavailable")
+        return text("ok\n")
+
+    def _peers(self, _accept: str) -> Response:
+        return text(self.mesh.table(self.vantage()))
+
+
+def _cannot_bind(field: str, host: str, port: int, error: OSError) -> ConfigProblem:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigProblem(f"{field}: {host}:{port} is in use by another process; stop it, or set another {field}.")
+    return ConfigProblem(f"{field}: {host}:{port} can't be opened ({error.strerror}); set another {field}.")
+
+
+def _start(path: Path) -> Agent:
+    config = load_config(path)
+    try:
+        keys = load_keys(config.keys_file) if config.keys_file is not None else None
+    except KeyFileError as error:
+        raise ConfigProblem(str(error)) from error
+    return Agent(config, keys)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of `rebalancer-probe`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="rebalancer-probe", description="Measures round-trip time and loss to the other clusters over UDP (STAMP)."
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's YAML file")
+    parser.add_argument("--version", action="version", version=VERSION)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(_start(arguments.config).run())
+    except ConfigProblem as problem:
+        print(f"rebalancer-probe: {problem}", file=sys.stderr)
+        return 1
+    return os.EX_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Sender and reflector in one process over loopback, and the agent around them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probes import sockets
+from probes.agent import Agent
+from probes.config import AgentConfig
+from probes.keys import KeyRing, load_keys
+from probes.sender import Sender, SenderSettings
+from probes.stats import OUTCOME_INDEX, PeerStats
+
+DEADLINE_S = 15.0
+KEYS = KeyRing({0: b"k" * 32, 1: b"n" * 32}, active=0)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+    assert condition(), what
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def agent(tmp_path: Path, targets: list[tuple[str, str]], keys: KeyRing | None = None, **more: object) -> Agent:
+    write_targets(tmp_path / "targets.json", targets)
+    config = AgentConfig(
+        cluster="a", region="eu", listen=("127.0.0.1", free_port()), http=("127.0.0.1", free_port()),
+        targets_file=tmp_path / "targets.json", interval_s=0.05, timeout_s=0.3, flows=3, **more,  # type: ignore[arg-type]  # a test's shorthand
+    )  # fmt: skip
+    return Agent(config, keys)
+
+
+def write_targets(path: Path, targets: list[tuple[str, str]]) -> None:
+    path.write_text(json.dumps([{"targets": [address], "labels": {"cluster": name}} for name, address in targets]))
+
+
+async def get(agent_: Agent, path: str, head: str = "GET {} HTTP/1.1\r\n\r\n") -> str:
+    reader, writer = await asyncio.open_connection(*agent_.config.http)
+    writer.write(head.format(path).encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer
+
+
+def drive(agent_: Agent, test: Callable[[], object]) -> None:
+    async def main() -> None:
+        running = asyncio.ensure_future(agent_.run())
+        try:
+            result = test()
+            if asyncio.iscoroutine(result):
+                await result
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def count(stats: PeerStats, outcome: str) -> int:
+    return stats.outcomes[OUTCOME_INDEX[outcome]]
+
+
+@pytest.mark.parametrize("keys", [None, KEYS])
+def test_an_agent_measures_itself_over_loopback(keys: KeyRing | None, tmp_path: Path) -> None:
+    probe = agent(tmp_path, [], keys)
+
+    async def test() -> None:
+        await until(lambda: count(probe.mesh.self_stats, "ok") >= 10, "answers come")
+        stats = probe.mesh.self_stats
+        assert sum(stats.outcomes) == count(stats, "ok")
+        assert 0 < stats.rtt_sum_s / stats.rtt_count < 0.005
+        assert probe.sender.stamps_missing == 0
+        assert "200 OK" in await get(probe, "/healthz")
+
+    drive(probe, test)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_closed_port_is_refused_and_no_path_loss(host: str) -> None:
+    async def test() -> None:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+            port = sock.getsockname()[1]
+        sender = Sender(SenderSettings(interval_s=0.02, timeout_s=0.2, flows=2))
+        sender.start(asyncio.get_running_loop())
+        path = sender.add("gone", PeerStats())
+        path.family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        path.address = (host, port, 0, 0) if ":" in host else (host, port)
+        try:
+            await until(lambda: count(path.session.stats, "refused") >= 5, "ICMP is attributed")
+            assert sum(path.session.stats.outcomes) == count(path.session.stats, "refused")
+        finally:
+            sender.close()
+
+    asyncio.run(test())
+
+
+def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
+    async def test() -> None:
+        with sockets.open_udp(socket.AF_INET, "127.0.0.1", 0) as silent:
+            sender = Sender(SenderSettings(interval_s=0.02, timeout_s=0.1, grace_s=0.1, flows=2))
+            sender.start(asyncio.get_running_loop())
+            path = sender.add("silent", PeerStats())
+            path.address = silent.getsockname()
+            try:
+                await until(lambda: count(path.session.stats, "lost_unknown") >= 20, "losses settle without any answer")
+                assert len(path.session) < 60
+            finally:
+                sender.close()
+
+    asyncio.run(test())
+
+
+def test_a_name_that_never_resolved_is_the_configuration_s_fault() -> None:
+    async def test() -> None:
+        sender = Sender(SenderSettings(interval_s=0.02))
+        sender.start(asyncio.get_running_loop())
+        path = sender.add("nowhere", PeerStats())
+        try:
+            await until(lambda: count(path.session.stats, "resolve_error") >= 3, "counted")
+        finally:
+            sender.close()
+
+    asyncio.run(test())
+
+
+def test_a_reload_leaves_untouched_counters_alone_and_removes_series(tmp_path: Path) -> None:
+    probe = agent(tmp_path, [])
+    own = f"127.0.0.1:{probe.config.listen[1]}"
+
+    async def test() -> None:
+        write_targets(probe.config.targets_file, [("b", own), ("c", own)])
+        await until(lambda: set(probe.mesh.peers) == {"b", "c"}, "the file is seen")
+        stats = probe.mesh.peers["b"].stats
+        await until(lambda: count(stats, "ok") >= 3, "b answers")
+        before = count(stats, "ok")
+        write_targets(probe.config.targets_file, [("b", own), ("d", own)])
+        await until(lambda: "d" in probe.mesh.peers, "the change is seen")
+        assert probe.mesh.peers["b"].stats is stats
+        assert count(stats, "ok") >= before
+        text = await get(probe, "/metrics")
+        assert 'dst_cluster="c"' not in text
+        assert 'dst_cluster="d"' in text
+        probe.config.targets_file.write_text("- targets: [")
+        await until(lambda: not probe.reload_ok, "the broken file is seen")
+        assert set(probe.mesh.peers) == {"b", "d"}, "the old list stays in force"
+        assert "rebalancer_probe_config_last_reload_successful 0" in await get(probe, "/metrics")
+        await until(lambda: count(stats, "ok") > before, "probing goes on")
+
+    drive(probe, test)
+
+
+def test_keys_are_rotated_without_a_lost_probe(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+
+    def write(text: str) -> None:
+        fresh = tmp_path / "fresh"
+        fresh.write_text(text)
+        fresh.chmod(0o400)
+        fresh.rename(path)
+
+    old, new = f"0 {'aa' * 32}\n", f"1 {'bb' * 32}\n"
+    write(old)
+    probe = agent(tmp_path, [], load_keys(path), keys_file=path)
+
+    async def test() -> None:
+        stats = probe.mesh.self_stats
+        await until(lambda: count(stats, "ok") >= 5, "the old key works")
+        write(new + old)
+        await until(lambda: probe.sender.keys is not None and probe.sender.keys.active == 1, "the new key is seen")
+        before = count(stats, "ok")
+        await until(lambda: count(stats, "ok") >= before + 20, "the new key works")
+        assert sum(stats.outcomes) == count(stats, "ok")
+
+    drive(probe, test)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "request_text", "words"),
+    [
+        ("the table for people", "GET /debug/peers HTTP/1.1\r\n\r\n", "PEER"),
+        ("an unknown path names the known ones", "GET /nope HTTP/1.1\r\n\r\n", "/debug/peers /healthz /metrics"),
+        ("nothing may be posted", "POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("nonsense is answered", "\x00\x01\r\n\r\n", "405"),
+    ],
+)
+def test_http(sentence: str, request_text: str, words: str, tmp_path: Path) -> None:
+    probe = agent(tmp_path, [])
+
+    async def test() -> None:
+        await until(lambda: probe.reloaded_at_s is not None, "started")
+        assert words in await get(probe, "", request_text), sentence
+
+    drive(probe, test)
+
+
+def test_a_port_in_use_says_which_and_what_to_do(tmp_path: Path) -> None:
+    probe = agent(tmp_path, [])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(probe.config.listen)
+        with pytest.raises(ValueError, match=r"listen: 127\.0\.0\.1:\d+ is in use .* set another listen"):
+            asyncio.run(probe.run())

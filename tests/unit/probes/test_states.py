@@ -1,0 +1,51 @@
+"""Path states as one agent sees them: the table of the design."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.states import Recent, Vantage, judge_path
+
+OK = Vantage(peers=3, peers_answering=2)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "recent", "vantage", "state"),
+    [
+        ("all answered", Recent(ok=30, ever=True), OK, "ok"),
+        ("some lost on the way out", Recent(ok=24, lost_forward=6, ever=True), OK, "lossy"),
+        ("the host refuses", Recent(refused=30, ever=True), OK, "peer_down"),
+        ("nothing at all comes back", Recent(lost_unknown=30, ever=True), OK, "silent"),
+        ("a router says unreachable", Recent(unreachable=30, ever=True), OK, "silent"),
+        ("UDP is silent and TCP connects", Recent(lost_unknown=30, tcp_ok=3, ever=True), OK, "udp_blocked"),
+        ("planned work", Recent(lost_unknown=30, ever=True, draining=True), OK, "maintenance"),
+        ("no peer answers", Recent(lost_unknown=30, ever=True), Vantage(peers=3, peers_answering=0), "uplink_down"),
+        ("no route", Recent(own=30, ever=True), Vantage(peers=3, peers_answering=0), "uplink_down"),
+        ("the own loopback fails", Recent(ok=30, ever=True), Vantage(self_ok=False), "probe_sick"),
+        ("the own loop is late", Recent(ok=30, ever=True), Vantage(lag_s=1.5), "probe_sick"),
+        ("the own socket dropped", Recent(lost_unknown=9, ever=True), Vantage(own_drops=1), "probe_sick"),
+        ("a pair never opened is unknown, not down", Recent(lost_unknown=30), OK, "unknown"),
+        ("nothing settled yet", Recent(), OK, "unknown"),
+        ("only own failures to one peer", Recent(own=30, ever=True), OK, "unknown"),
+    ],
+)
+def test_the_table(sentence: str, recent: Recent, vantage: Vantage, state: str) -> None:
+    assert judge_path(recent, vantage)[0] == state, sentence
+
+
+counts = st.integers(0, 1000)
+
+
+@given(counts, counts, counts, st.integers(1, 1000))
+def test_a_path_that_answers_is_never_down(forward: int, backward: int, refused: int, ok: int) -> None:
+    recent = Recent(ok=ok, lost_forward=forward, lost_backward=backward, refused=refused, ever=True)
+    assert judge_path(recent, OK)[0] in ("ok", "lossy")
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "way"), [(9, 1, "way out"), (1, 9, "way back"), (5, 5, "both ways"), (0, 9, "way back")]
+)
+def test_a_lossy_path_says_its_direction(forward: int, backward: int, way: str) -> None:
+    assert way in judge_path(Recent(ok=50, lost_forward=forward, lost_backward=backward, ever=True), OK)[1]
