@@ -1,0 +1,41 @@
+"""The canary state machine: pure functions over values; the memory of a rollout is its status."""
+
+from rebalancer.core.rollout.machine import decide
+from rebalancer.core.rollout.model import (
+    Action,
+    CanarySeen,
+    ClusterSeen,
+    Decision,
+    Event,
+    Metric,
+    Observed,
+    Request,
+    Sample,
+    Spec,
+    StableSeen,
+    State,
+    Status,
+    Step,
+    Template,
+    Wave,
+)
+
+__all__ = [
+    "Action",
+    "CanarySeen",
+    "ClusterSeen",
+    "Decision",
+    "Event",
+    "Metric",
+    "Observed",
+    "Request",
+    "Sample",
+    "Spec",
+    "StableSeen",
+    "State",
+    "Status",
+    "Step",
+    "Template",
+    "Wave",
+    "decide",
+]
