@@ -1,0 +1,45 @@
+"""The network as measured: the latency map, and `network-quality` of pairs and clusters."""
+
+from rebalancer.core.network.latency import (
+    INTRA_REGION_RTT_S,
+    Cell,
+    CellState,
+    LatencyMap,
+    MapSettings,
+    Pair,
+    Samples,
+    build_map,
+    measured_cell,
+    origin_rtt,
+    wilson,
+)
+from rebalancer.core.network.quality import (
+    Level,
+    NetworkMemory,
+    NetworkSettings,
+    Quality,
+    TaintValue,
+    judge,
+    undirected,
+)
+
+__all__ = [
+    "INTRA_REGION_RTT_S",
+    "Cell",
+    "CellState",
+    "LatencyMap",
+    "Level",
+    "MapSettings",
+    "NetworkMemory",
+    "NetworkSettings",
+    "Pair",
+    "Quality",
+    "Samples",
+    "TaintValue",
+    "build_map",
+    "judge",
+    "measured_cell",
+    "origin_rtt",
+    "undirected",
+    "wilson",
+]
