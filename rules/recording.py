@@ -1,0 +1,52 @@
+"""Recording rules: per pair of clusters, what the latency map and the alerts are made of (window 2 min)."""
+
+from __future__ import annotations
+
+from rebalancer.catalog import LOST_OUTCOMES, PAIR, PATH_OUTCOMES, metric
+from rules.model import Group, Recording
+
+WINDOW = "2m"
+BY = ", ".join(PAIR)
+_P = "pair:rebalancer_probe_"
+SAMPLES = _P + "samples:increase2m"
+LOSS = _P + "loss:ratio2m"
+LOSS_FORWARD = _P + "loss_forward:ratio2m"
+REFUSED = _P + "refused:increase2m"
+RTT_MEAN = _P + "rtt_seconds:mean2m"
+RTT_P50 = _P + "rtt_seconds:p50_2m"
+RTT_P99 = _P + "rtt_seconds:p99_2m"
+JITTER = _P + "jitter_seconds:mean2m"
+LAST_OK_AGE = _P + "last_ok_age_seconds:min"
+
+
+def _settled(outcomes: str) -> str:
+    return f'sum by ({BY}) (increase({metric("probe_probes_total").name}{{outcome=~"{outcomes}"}}[{WINDOW}]))'
+
+
+def _mean(short: str) -> str:
+    name = metric(short).name
+    # The denominator is guarded: no answer in two minutes means no value, not NaN and not 0.
+    return f"sum by ({BY}) (rate({name}_sum[{WINDOW}])) / (sum by ({BY}) (rate({name}_count[{WINDOW}])) > 0)"
+
+
+def _quantile(quantile: float) -> str:
+    buckets = f"sum by ({BY}, le) (rate({metric('probe_rtt_seconds').name}_bucket[{WINDOW}]))"
+    return f"histogram_quantile({quantile}, {buckets})"
+
+
+def recording_groups() -> tuple[Group, ...]:
+    """Returns the one group of the pair recordings; samples come first, because the ratios read them."""
+    samples = f"({SAMPLES} > 0)"
+    last_ok = metric("probe_last_ok_timestamp_seconds").name
+    rules = (
+        Recording(SAMPLES, _settled("|".join(PATH_OUTCOMES))),
+        Recording(LOSS, f"{_settled('|'.join(LOST_OUTCOMES))} / {samples}"),
+        Recording(LOSS_FORWARD, f"{_settled('lost_forward')} / {samples}"),
+        Recording(REFUSED, _settled("refused")),
+        Recording(RTT_MEAN, _mean("probe_rtt_seconds")),
+        Recording(RTT_P50, _quantile(0.5)),
+        Recording(RTT_P99, _quantile(0.99)),
+        Recording(JITTER, _mean("probe_ipdv_seconds")),
+        Recording(LAST_OK_AGE, f"min by ({BY}) (time() - {last_ok})"),
+    )
+    return (Group("rebalancer-probe-pairs", "", rules),)
