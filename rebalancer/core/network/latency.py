@@ -204,20 +204,22 @@ class _Reader:
         value, age_s = self._table.get(("last_ok_age_seconds:min", self._src, self._dst, proto), (math.nan, math.nan))
         return max(0.0, value) + age_s if math.isfinite(value) and math.isfinite(age_s) else None
 
-    def timing(self, proto: str, *, fresh: bool) -> dict[str, float | None]:
-        return {
-            "rtt_mean_s": self.get("rtt_seconds:mean2m", proto, fresh=fresh),
-            "rtt_p50_s": self.get("rtt_seconds:p50_2m", proto, fresh=fresh),
-            "rtt_p99_s": self.get("rtt_seconds:p99_2m", proto, fresh=fresh),
-            "jitter_s": self.get("jitter_seconds:mean2m", proto, fresh=fresh),
-        }
+    def timed(self, proto: str, *, fresh: bool) -> Cell:
+        return Cell(
+            rtt_mean_s=self.get("rtt_seconds:mean2m", proto, fresh=fresh),
+            rtt_p50_s=self.get("rtt_seconds:p50_2m", proto, fresh=fresh),
+            rtt_p99_s=self.get("rtt_seconds:p99_2m", proto, fresh=fresh),
+            jitter_s=self.get("jitter_seconds:mean2m", proto, fresh=fresh),
+            age_s=self.last_ok_age(proto),
+            proto=proto,
+        )
 
 
 def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
     count = reader.get("samples:increase2m", "udp", fresh=True)
     loss = reader.get("loss:ratio2m", "udp", fresh=True, high=1.0)
     age_s = reader.last_ok_age("udp")
-    stale = Cell(**reader.timing("udp", fresh=False), age_s=age_s)
+    stale = reader.timed("udp", fresh=False)
     if age_s is not None and age_s > settings.keep_s:
         stale = Cell(age_s=age_s)
     if draining:
@@ -232,7 +234,7 @@ def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
             return tcp
         # Without any reply ever, a closed firewall and a dead path look the same: nothing is known.
         return Cell(state="unknown") if age_s is None else _with_loss(Cell(age_s=age_s, state="path_down"), 1.0, count)
-    cell = _with_loss(Cell(**reader.timing("udp", fresh=True), age_s=age_s), loss, count)
+    cell = _with_loss(reader.timed("udp", fresh=True), loss, count)
     forward = reader.get("loss_forward:ratio2m", "udp", fresh=True, high=1.0)
     lossy = cell.loss_low is not None and cell.loss_low > settings.lossy_loss
     return replace(cell, loss_forward=forward, state="lossy" if lossy else "ok")
@@ -245,10 +247,8 @@ def _with_loss(cell: Cell, loss: float, count: float) -> Cell:
 
 def _over_tcp(reader: _Reader) -> Cell | None:
     # TCP hides loss behind its own retransmissions, so its loss stays unknown.
-    timing = reader.timing("tcp", fresh=True)
-    if timing["rtt_mean_s"] is None:
-        return None
-    return Cell(**timing, age_s=reader.last_ok_age("tcp"), state="udp_blocked", proto="tcp")
+    cell = reader.timed("tcp", fresh=True)
+    return None if cell.rtt_mean_s is None else replace(cell, state="udp_blocked")
 
 
 def _tell_downs_apart(cells: Mapping[Pair, Cell]) -> dict[Pair, Cell]:

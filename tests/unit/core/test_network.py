@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -221,7 +222,7 @@ def fleet(cells: dict[tuple[str, str], Cell]) -> LatencyMap:
 
 
 def play(
-    losses: list[float | None], settings: NetworkSettings = SETTINGS, step_s: float = 10.0, n: float = 1200.0
+    losses: Sequence[float | None], settings: NetworkSettings = SETTINGS, step_s: float = 10.0, n: float = 1200.0
 ) -> list[Quality | None]:
     """Judges one pair over a sequence of losses (None: unknown)."""
     memory = NetworkMemory()
