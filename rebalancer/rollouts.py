@@ -1,0 +1,402 @@
+"""The rollout tick: observe -> count -> decide -> write, every second or two, for every CanaryRollout.
+
+It knows ports only; the simulated world runs the same tick with a plant in the place of the clusters. Order of
+writes: an advance is stored first and done after, so that a killed controller never runs more than the status allows;
+a rollback is done first and stored after, so that nothing delays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rebalancer.core.rollout import counters
+from rebalancer.core.rollout.judge import log_bad
+from rebalancer.core.rollout.machine import decide
+from rebalancer.core.rollout.model import (
+    Action,
+    ClusterSeen,
+    Decision,
+    Metric,
+    Observed,
+    Request,
+    Sample,
+    Spec,
+    State,
+    Status,
+)
+from rebalancer.errors import ClusterError, RebalancerError
+from rebalancer.ports import Clock, CounterAnswer, Notifier, Outcome, Selection, Telemetry
+
+
+class RolloutActuator(Protocol):
+    """The clusters as a rollout needs them."""
+
+    async def observe(self, spec: Spec, cluster: str) -> ClusterSeen:
+        """Reads one cluster.
+
+        Raises:
+            ClusterError: it can't be read.
+        """
+
+    async def apply(self, spec: Spec, action: Action) -> Outcome:
+        """Carries out one action; doing it twice is a no-op, a stale `expected` is a conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A rollout as it is stored.
+
+    Attributes:
+        version: precondition for writing its status.
+        problem: why it can't be ticked, one sentence; empty if it can.
+    """
+
+    spec: Spec
+    status: Status
+    request: Request | None = None
+    version: str = ""
+    problem: str = ""
+
+
+class RolloutStore(Protocol):
+    """Where rollouts and their status live."""
+
+    async def load(self) -> Sequence[Stored]:
+        """Returns all rollouts, read now."""
+
+    async def save(self, stored: Stored, status: Status) -> Outcome:
+        """Writes the status with `stored.version` as precondition."""
+
+
+class MemoryStore:
+    """A store for worlds without a hub: simulation, and rollouts from files."""
+
+    def __init__(self, specs: Sequence[Spec] = ()) -> None:
+        """Starts with rollouts that never ran."""
+        self._all: dict[str, Stored] = {s.key: Stored(s, Status()) for s in specs}
+
+    def put(self, spec: Spec) -> None:
+        """Adds a rollout or changes its spec; its status stays."""
+        old = self._all.get(spec.key)
+        self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status())
+
+    def ask(self, key: str, request: Request) -> None:
+        """Asks for a verb."""
+        self._all[key] = replace(self._all[key], request=request)
+
+    def status(self, key: str) -> Status:
+        """Returns the stored status."""
+        return self._all[key].status
+
+    async def load(self) -> Sequence[Stored]:
+        """Returns all rollouts."""
+        return list(self._all.values())
+
+    async def save(self, stored: Stored, status: Status) -> Outcome:
+        """Keeps the status; a version that moved on is a conflict."""
+        now = self._all[stored.spec.key]
+        if now.version != stored.version:
+            return Outcome("conflict", "the rollout changed meanwhile")
+        version = str(int(now.version or "0") + 1)
+        self._all[stored.spec.key] = replace(now, status=status, version=version)
+        return Outcome("done", resource_version=version)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Total deadlines of port calls, seconds.
+
+    Attributes:
+        late_s: how long a cluster is waited for whose last answer is still outstanding.
+    """
+
+    observe_s: float = 1.5
+    late_s: float = 0.05
+    counters_s: float = 2.0
+    apply_s: float = 3.0
+    save_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One value for the exporter: short name of the catalogue, labels, value."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutReport:
+    """What one tick did to one rollout.
+
+    Attributes:
+        status: as it stands after the tick.
+        outcomes: actions with how they ended; empty when nothing was to be done or only observed.
+        saved: how writing the status ended; None when it was equal.
+        ended: outcome of a rollout that ended in this tick, else empty.
+        rollback_s: first bad request of the evidence until traffic was back; None if no rollback ended.
+    """
+
+    spec: Spec
+    status: Status
+    outcomes: tuple[tuple[Action, Outcome], ...] = ()
+    saved: Outcome | None = None
+    ended: str = ""
+    rollback_s: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """What one tick did."""
+
+    at_s: float
+    rollouts: tuple[RolloutReport, ...]
+
+    @property
+    def owned(self) -> frozenset[str]:
+        """Workloads under a running rollout: `Snapshot.rollouts`."""
+        return frozenset(r.spec.workload_key for r in self.rollouts if r.status.active)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Gauges of all rollouts; `ended` and `rollback_s` of the reports are the counter and the histogram."""
+        return tuple(m for r in self.rollouts for m in _measures(r))
+
+
+def _measures(report: RolloutReport) -> list[Measure]:
+    key, status = report.spec.key, report.status
+    out = []
+    for name, cluster in sorted(status.clusters.items()):
+        labels = {"rollout": key, "cluster": name}
+        out.append(Measure("rollout_phase", {**labels, "phase": status.state.value}, 1.0))
+        if cluster.actual_weight is not None and status.active:
+            out.append(Measure("rollout_weight", labels, cluster.actual_weight / 100.0))
+    if status.evidence:
+        good = min(e.log_good(status.current) for e in status.evidence.values())
+        labels = {"rollout": key, "cluster": ""}
+        out.append(Measure("rollout_evidence", {**labels, "kind": "bad"}, log_bad(status.evidence)))
+        out.append(Measure("rollout_evidence", {**labels, "kind": "good"}, good))
+    return out
+
+
+class Rollouts:
+    """Drives all rollouts of a world. One instance per world; its caches may be lost at any time."""
+
+    def __init__(
+        self,
+        store: RolloutStore,
+        actuator: RolloutActuator,
+        telemetry: Telemetry,
+        clock: Clock,
+        clusters: Callable[[], Mapping[str, Mapping[str, str]]],
+        notifier: Notifier | None = None,
+        *,
+        acting: Callable[[], bool] = lambda: True,
+        limits: Limits | None = None,
+    ) -> None:
+        """Takes the ports.
+
+        Args:
+            store: rollouts and their status.
+            actuator: the clusters.
+            telemetry: raw counters.
+            clock: gives `now`.
+            clusters: declared clusters with their labels, read at every tick.
+            notifier: Events.
+            acting: asked before every write: `--act` is given and the lease is ours.
+            limits: deadlines.
+        """
+        self._store, self._actuator, self._telemetry = store, actuator, telemetry
+        self._clock, self._clusters, self._notifier = clock, clusters, notifier
+        self._acting, self._limits = acting, limits or Limits()
+        self._cursors: dict[str, dict[counters.Key, counters.Cursor]] = {}
+        self._last: dict[tuple[str, str], ClusterSeen] = {}
+        self._late: dict[tuple[str, str], asyncio.Task[ClusterSeen]] = {}
+
+    async def tick(self) -> TickReport:
+        """Ticks every rollout once, side by side.
+
+        Raises:
+            RebalancerError: the store can't be read; nothing was done.
+        """
+        now = self._clock.now()
+        stored = sorted(await self._store.load(), key=lambda s: s.spec.key)
+        first: dict[str, str] = {}
+        reports = []
+        for one in stored:
+            owner = first.setdefault(one.spec.workload_key, one.spec.key)
+            if owner != one.spec.key and not one.problem:
+                one = replace(one, problem=f"{one.spec.workload_key} belongs to the rollout {owner} already")
+            reports.append(self._one(one, now))
+        return TickReport(now, tuple(await asyncio.gather(*reports)))
+
+    async def close(self) -> None:
+        """Gives up observations that are still outstanding."""
+        for task in self._late.values():
+            task.cancel()
+        await asyncio.gather(*self._late.values(), return_exceptions=True)
+        self._late.clear()
+
+    async def _one(self, stored: Stored, now: float) -> RolloutReport:
+        if stored.problem:
+            return RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        observed = await self._observe(stored)
+        samples, moved = await self._samples(stored, observed, now)
+        decision = decide(stored.spec, stored.status, observed, samples, now)
+        return await self._carry_out(stored, decision, moved, now)
+
+    async def _observe(self, stored: Stored) -> Observed:
+        declared = self._clusters()
+        names = sorted(declared)
+        seen = await asyncio.gather(*(self._look(stored.spec, name) for name in names))
+        return Observed(dict(zip(names, seen, strict=True)), declared, stored.request)
+
+    async def _look(self, spec: Spec, cluster: str) -> ClusterSeen:
+        """Reads one cluster; one that hung before is not waited for again until its answer is there."""
+        key = (spec.key, cluster)
+        task, patience = self._late.pop(key, None), self._limits.late_s
+        if task is None or task.done():
+            if task is not None and not task.cancelled():
+                task.exception()  # too old to be used, but it must not be reported as never retrieved
+            task = asyncio.ensure_future(self._actuator.observe(spec, cluster))
+            patience = self._limits.observe_s
+        done, _ = await asyncio.wait({task}, timeout=patience)
+        if not done:
+            self._late[key] = task
+            return ClusterSeen(cluster, reachable=False, error="no answer in time")
+        try:
+            seen = task.result()
+        except ClusterError as error:
+            return ClusterSeen(cluster, reachable=False, error=str(error))
+        self._last[key] = seen
+        return seen
+
+    async def _samples(
+        self, stored: Stored, observed: Observed, now: float
+    ) -> tuple[list[Sample], dict[counters.Key, counters.Cursor]]:
+        """Reads and counts all metrics; a backend that fails is a gap everywhere."""
+        status = stored.status
+        if not status.active or status.state is State.ROLLING_BACK:
+            self._cursors.pop(stored.spec.key, None)
+            return [], {}
+        names = [n for b in status.batches for n in b.clusters if n in observed.clusters]
+        answers = await asyncio.gather(*(self._read(stored, m, names, now) for m in stored.spec.metrics))
+        samples: list[Sample] = []
+        moved: dict[counters.Key, counters.Cursor] = {}
+        cursors = self._cursors.get(stored.spec.key, {})
+        for metric, answer in zip(stored.spec.metrics, answers, strict=True):
+            for name in names:
+                # The API server may be out of sight while its metrics are not: the last known hashes serve then.
+                seen = observed.clusters[name]
+                seen = seen if seen.reachable else self._last.get((stored.spec.key, name), seen)
+                after = status.sampled_s.get(f"{name}/{metric.name}")
+                cluster = status.clusters.get(name)
+                since = cluster.ready_since_s if cluster is not None else None
+                one, more = counters.sample(metric, answer, seen, status.revision, after, cursors, now, since)
+                samples.append(one)
+                moved.update(more)
+        return samples, moved
+
+    async def _read(self, stored: Stored, metric: Metric, names: Sequence[str], now: float) -> counters.Answer:
+        status = stored.status
+        ends = [t for k, t in status.sampled_s.items() if k.partition("/")[2] == metric.name]
+        cold = stored.spec.key not in self._cursors
+        since = counters.read_from(ends, status.started_s, now, cold=cold)
+        selection = Selection(metric.total, metric.bad, metric.version_label)
+        try:
+            async with asyncio.timeout(self._limits.counters_s):
+                answer = await self._telemetry.counters(selection, names, since, now)
+        except TimeoutError:
+            return counters.Answer((), (), dict.fromkeys(names, "the metrics backend did not answer in time"))
+        except RebalancerError as error:
+            return counters.Answer((), (), dict.fromkeys(names, str(error)))
+        return counters.Answer(answer.total, answer.bad, _gaps(answer, names))
+
+    async def _carry_out(
+        self, stored: Stored, decision: Decision, moved: dict[counters.Key, counters.Cursor], now: float
+    ) -> RolloutReport:
+        status = decision.status
+        if not self._acting():
+            return RolloutReport(stored.spec, stored.status, problem="only observing")
+        outcomes: tuple[tuple[Action, Outcome], ...] = ()
+        if decision.act_first:
+            outcomes = await self._act(stored.spec, decision.actions)
+        saved = None
+        if status != stored.status:
+            saved = await self._save(stored, status)
+            if not saved.ok:
+                return RolloutReport(stored.spec, stored.status, outcomes, saved)
+        if status.active:
+            # Counted only now: had the status been lost, the same requests would have to count again.
+            self._cursors.setdefault(stored.spec.key, {}).update(moved)
+        if not decision.act_first:
+            outcomes = await self._act(stored.spec, decision.actions)
+        await self._tell(stored.spec, decision, now)
+        return _ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
+
+    async def _save(self, stored: Stored, status: Status) -> Outcome:
+        try:
+            async with asyncio.timeout(self._limits.save_s):
+                return await self._store.save(stored, status)
+        except TimeoutError:
+            return Outcome("unreachable", "the status could not be written in time")
+
+    async def _act(self, spec: Spec, actions: Sequence[Action]) -> tuple[tuple[Action, Outcome], ...]:
+        """Clusters side by side; in one cluster in order, stopping at the first failure."""
+        by_cluster: defaultdict[str, list[Action]] = defaultdict(list)
+        for action in actions:
+            by_cluster[action.cluster].append(action)
+        done = await asyncio.gather(*(self._act_in(spec, mine) for mine in by_cluster.values()))
+        return tuple(one for many in done for one in many)
+
+    async def _act_in(self, spec: Spec, actions: Sequence[Action]) -> list[tuple[Action, Outcome]]:
+        out: list[tuple[Action, Outcome]] = []
+        for action in actions:
+            if not self._acting():
+                out.append((action, Outcome("forbidden", "the lease was lost")))
+                break
+            try:
+                async with asyncio.timeout(self._limits.apply_s):
+                    outcome = await self._actuator.apply(spec, action)
+            except TimeoutError:
+                outcome = Outcome("unreachable", "no answer in time")
+            except ClusterError as error:
+                outcome = Outcome("failed", str(error))
+            out.append((action, outcome))
+            if not outcome.ok:
+                break
+        return out
+
+    async def _tell(self, spec: Spec, decision: Decision, now: float) -> None:
+        if self._notifier is None:
+            return
+        for e in decision.events:
+            await self._notifier.event(spec.workload_key, e.cluster, e.reason, e.text, warning=e.warning, at_s=now)
+
+
+def _gaps(answer: CounterAnswer, names: Sequence[str]) -> dict[str, str]:
+    """Says which clusters' parts of an answer are not complete; one that is not named in the answer is not seen."""
+    out = {}
+    for name in names:
+        view = answer.views.get(name)
+        if view is None:
+            out[name] = "; ".join(answer.errors[:2]) or "not part of the answer"
+        elif not view.complete:
+            out[name] = view.detail or f"the view is {view.state}"
+    return out
+
+
+def _ended(report: RolloutReport, before: Status) -> RolloutReport:
+    status = report.status
+    if not before.active or status.active:
+        return report
+    took = None
+    if before.state is State.ROLLING_BACK and status.ended_s is not None and before.bad_since_s is not None:
+        took = status.ended_s - before.bad_since_s
+    return replace(report, ended=status.outcome, rollback_s=took)
