@@ -90,6 +90,18 @@ def missing(names: tuple[str, ...] = KUBERNETES + METRICS) -> tuple[str, ...]:
     return tuple(name for name in names if find(name) is None)
 
 
+def stamp(module: str) -> Path:
+    """File beside a module's programs that says which fingerprint they were built from."""
+    return target_dir(module) / f".{module}.fingerprint"
+
+
+def outdated() -> tuple[str, ...]:
+    """Programs `build` made from another go.mod or with other flags; what somebody else put there is trusted."""
+    modules = {tool.module for tool in TOOLS}
+    old = {m for m in modules if stamp(m).exists() and stamp(m).read_text() != fingerprint(m)}
+    return tuple(tool.name for tool in TOOLS if tool.module in old)
+
+
 def path(name: str) -> str:
     """Path of a program. Raises StackError that says how to get it."""
     if found := find(name):

@@ -11,9 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.stack.binaries import HERE, TOOLS, Tool, find, missing, target_dir
+from tests.stack.binaries import HERE, TOOLS, Tool, find, fingerprint, missing, outdated, stamp, target_dir
 
 _LINK_TIMEOUT_S = 1800
+_AGE = {True: " (outdated)", False: ""}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,10 +22,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stack.build", description=__doc__)
     parser.add_argument("--check", action="store_true", help="print what is missing and build nothing")
     options = parser.parse_args(argv)
-    absent = missing()
+    absent = tuple(dict.fromkeys(missing() + outdated()))
     if options.check:
         for tool in TOOLS:
-            print(f"{tool.name:24} {find(tool.name) or 'missing'}")
+            found = find(tool.name)
+            print(f"{tool.name:24} {'missing' if not found else f'{found}{_AGE[tool.name in absent]}'}")
         return 1 if absent else 0
     if not absent:
         print("The test stack is up to date.")
@@ -61,6 +63,7 @@ def _build_module(module: str, tools: list[Tool]) -> None:
         target.mkdir(exist_ok=True)
         for tool in tools:
             (Path(scratch) / tool.name).replace(target / tool.name)
+        stamp(module).write_text(fingerprint(module))
 
 
 def _go_build(tool: Tool, output: Path) -> None:

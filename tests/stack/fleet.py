@@ -160,6 +160,11 @@ class Fleet:
         for name in clusters or tuple(self.planes):
             self.planes[name].api.apply(obj)
 
+    def proxy_plane(self, name: str) -> str:
+        """Puts the relay's TCP proxy `api-<name>` in front of a member's API server; returns the URL to use."""
+        plane = self.planes[name]
+        return f"https://127.0.0.1:{self.relay.tcp(f'api-{name}', '127.0.0.1', plane.port)}"
+
     def processes(self) -> list[Process]:
         """Every process of the fleet."""
         planes = [*self.planes.values(), *([self._hub] if self._hub else [])]

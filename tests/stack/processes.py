@@ -33,7 +33,7 @@ class StackError(RuntimeError):
 
 
 def wait_for(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     what: str,
     timeout_s: float = 20.0,
     poll_s: float = _POLL_S,
