@@ -234,10 +234,12 @@ def test_alerts_reach_alertmanager(fleet: Fleet) -> None:
     assert {alert["labels"]["cluster"] for alert in fleet.alertmanager.alerts()} == {"eu-1", "us-1", "ap-1"}
 
 
-def test_prometheus_reloads_what_it_scrapes(fleet: Fleet) -> None:
+def test_prometheus_reloads_what_it_scrapes(fleet: Fleet, tmp_path: Path) -> None:
     prometheus = fleet.prometheus["eu-1"]
     prometheus.reload()
-    prometheus.rule_files.append(str(Path("/nonexistent/*[")))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("groups: 7")
+    prometheus.rule_files.append(str(broken))
     with pytest.raises(StackError, match="refused"):
         prometheus.reload()
     prometheus.rule_files.pop()

@@ -157,10 +157,7 @@ def test_killed_parts_come_back_with_their_data(fleet: Fleet) -> None:
         plane.parts[part].kill()
     with pytest.raises(httpx.ConnectError):
         plane.api.get("/version")
-    for part in ("etcd", "apiserver", "kcm", "scheduler", "kwok"):
-        plane.parts[part].start()
-        if part == "apiserver":
-            plane.wait_ready()
+    plane.restart("etcd", "apiserver", "kcm", "scheduler", "kwok")
     plane.api.scale("default", "kept", 4)
     plane.wait_ready_pods(4, selector="app=kept", timeout_s=60)
 
@@ -187,12 +184,11 @@ def test_rotated_key_ends_old_tokens(fleet: Fleet) -> None:
     api = Api(plane.server, plane.mint_token("old", cluster_role="view"), plane.credentials.ca)
     assert api.items(path_of("Pod", "", "default"))
     rotate_account_key(plane.credentials)
-    plane.parts["apiserver"].restart()
-    plane.wait_ready()
+    plane.restart("apiserver")
     with pytest.raises(Exception, match="401"):
         api.items(path_of("Pod", "", "default"))
     api.close()
-    plane.parts["kcm"].restart()  # it signs for its own controllers with the same key
+    plane.restart("kcm")  # it signs for its own controllers with the same key
 
 
 def test_lost_prometheus_and_sidecar_are_seen_by_thanos(fleet: Fleet) -> None:

@@ -217,7 +217,22 @@ class ControlPlane:
     def set_start_delay(self, start_delay_s: float, stop_delay_s: float = 0.0) -> None:
         """Changes how long new pods take to become ready (seconds), by restarting kwok."""
         self.write_stages(start_delay_s, stop_delay_s)
-        self.parts["kwok"].restart()
+        self.restart("kwok")
+
+    def restart(self, *parts: str, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Kills parts (if they still live) and starts them again on their data and ports, in the order given.
+
+        Waits until the API server is ready. Node leases are dropped before kwok starts: its successor has another
+        identity and would not touch a node before the old lease ends, 40 s later.
+        """
+        for part in parts:
+            self.parts[part].kill()
+        for part in parts:
+            if part == "kwok":
+                self.api.delete("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+            self.parts[part].start()
+            if part == "apiserver":
+                self.wait_ready(timeout_s)
 
     def add_nodes(
         self,

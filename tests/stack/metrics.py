@@ -202,6 +202,8 @@ class Prometheus(_Server):
             "--storage.tsdb.max-block-duration=2h",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--web.enable-lifecycle",
+            # An alert that fires before Alertmanager was discovered is lost until it is sent again.
+            "--rules.alert.resend-delay=2s",
             "--log.level=warn",
         ]
         self._launch(argv)
