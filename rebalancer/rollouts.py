@@ -27,6 +27,7 @@ from rebalancer.core.rollout.model import (
     Spec,
     State,
     Status,
+    Stored,
 )
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import Clock, CounterAnswer, Notifier, Outcome, Selection, Telemetry
@@ -44,22 +45,6 @@ class RolloutActuator(Protocol):
 
     async def apply(self, spec: Spec, action: Action) -> Outcome:
         """Carries out one action; doing it twice is a no-op, a stale `expected` is a conflict."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A rollout as it is stored.
-
-    Attributes:
-        version: precondition for writing its status.
-        problem: why it can't be ticked, one sentence; empty if it can.
-    """
-
-    spec: Spec
-    status: Status
-    request: Request | None = None
-    version: str = ""
-    problem: str = ""
 
 
 class RolloutStore(Protocol):

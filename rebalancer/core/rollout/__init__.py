@@ -16,6 +16,7 @@ from rebalancer.core.rollout.model import (
     State,
     Status,
     Step,
+    Stored,
     Template,
     Wave,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "Stored",
     "Template",
     "Wave",
     "decide",

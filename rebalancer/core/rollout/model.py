@@ -356,6 +356,22 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A rollout as it is stored.
+
+    Attributes:
+        version: precondition for writing its status.
+        problem: why it can't be ticked, one sentence; empty if it can.
+    """
+
+    spec: Spec
+    status: Status
+    request: Request | None = None
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EnsureCanary:
     """The canary's Deployment has this template and this many replicas (0 empties it)."""
 

@@ -1,0 +1,1 @@
+"""Member clusters and the hub through the kubernetes client."""
