@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rebalancer.core.network import LatencyMap
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 EMPTY: Mapping[str, float] = MappingProxyType({})
 TOTAL = "*"
 """The origin under which a workload's total demand stands in histories and forecasts."""
@@ -187,18 +188,14 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A move that ended: counts against the hourly budget and sets the cool-down.
-
-    Attributes:
-        followed: whether traffic was seen on the new replicas; None while nobody could tell.
-    """
+    """A move that ended: counts against the hourly budget and sets the cool-down."""
 
     id: str
     ended_s: float
     source: str
     target: str
     replicas: int
-    outcome: Literal["done", "timed-out", "cancelled"]
+    outcome: Literal["done", "timed-out", "cancelled", "not-followed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +410,7 @@ class WorkloadPlan:
         terms: cost terms at the target, per hour: latency, data, cost, move, unplaced.
         terms_now: the same for today's placement.
         traffic: (origin, cluster) -> share of the origin's demand at the target.
+        barred: cluster -> reason id why it may receive no new replicas.
         lines: explanation, a line each.
     """
 
@@ -430,6 +428,7 @@ class WorkloadPlan:
     terms: Mapping[str, float] = EMPTY
     terms_now: Mapping[str, float] = EMPTY
     traffic: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    barred: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
 

@@ -72,6 +72,8 @@ def advance(spec: Spec, status: Status, observed: Observed, judged: Judgement, n
     """Makes at most one transition of an active rollout."""
     if status.state is State.ROLLING_BACK:
         return _rolling_back(status, observed, now)
+    if status.state is State.PREFLIGHT and now <= (status.entered_s or now):
+        return status, []  # the samples of this tick were read for what ran before
     status, events = _hold(spec, _spec_pause(spec, status), observed, judged, now)
     if status.hold or status.pause:
         return status, events

@@ -88,7 +88,8 @@ def _unready_for(status: Status) -> float:
 
 def _superseded(spec: Spec, status: Status, observed: Observed) -> str:
     """Returns what is wanted instead of the revision under way; empty while it is still wanted."""
-    if status.state in RESTING or status.state is State.ROLLING_BACK:
+    # Once promoted everywhere, another revision waits for the end instead of undoing this one.
+    if status.state in RESTING or status.state in (State.ROLLING_BACK, State.SCALING_DOWN):
         return ""
     for name in status.begun:
         seen, cluster = observed.clusters.get(name), status.clusters.get(name)

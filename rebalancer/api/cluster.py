@@ -1,0 +1,112 @@
+"""MemberCluster: a cluster of the fleet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rebalancer.api.base import API_VERSION, Metadata, Model, Percent
+from rebalancer.core import model
+
+
+class Connection(Model):
+    """How the controller reaches the cluster: exactly one of a kubeconfig file (with a context) or a Secret."""
+
+    kubeconfig_path: str = ""
+    context: str = ""
+    kubeconfig_secret_ref: str = ""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Connection:
+        if self.kubeconfig_secret_ref and (self.kubeconfig_path or self.context):
+            raise ValueError("set either kubeconfigSecretRef, or kubeconfigPath and context, not both")
+        if not (self.kubeconfig_secret_ref or self.kubeconfig_path or self.context):
+            raise ValueError("set one of kubeconfigPath, context or kubeconfigSecretRef")
+        return self
+
+
+class Probe(Model):
+    """Where the cluster's reflectors are reached from outside, host:port."""
+
+    addresses: list[str] = Field(default_factory=list)
+
+
+class PriceSpec(Model):
+    """Prices in USD; an unknown price takes no part in cost terms."""
+
+    cpu_core_hour: float | None = Field(default=None, ge=0)
+    memory_gib_hour: float | None = Field(default=None, ge=0)
+
+
+class Capacity(Model):
+    """What is kept free against fragmentation."""
+
+    reserve: Percent = Field(default=0.05, ge=0, le=0.5)
+
+
+class TaintSpec(Model):
+    """A taint as nodes have it; `network-quality` is set by the controller."""
+
+    key: str = Field(min_length=1)
+    value: str = ""
+    effect: model.Effect
+
+    @model_validator(mode="after")
+    def _not_ours(self) -> TaintSpec:
+        if self.key == "network-quality":
+            raise ValueError("network-quality is set by the controller from measurements; use another key")
+        return self
+
+
+class MemberClusterSpec(Model):
+    """The spec of a MemberCluster."""
+
+    region: str = Field(min_length=1)
+    zone: str = ""
+    provider: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    connection: Connection
+    probe: Probe = Probe()
+    price: PriceSpec = PriceSpec()
+    capacity: Capacity = Capacity()
+    spot: bool = False
+    edge: bool = False
+    metrics_label: dict[str, str] = Field(default_factory=dict, max_length=1)
+    taints: list[TaintSpec] = Field(default_factory=list)
+    drain: bool = False
+    paused: bool = False
+
+
+class MemberCluster(Model):
+    """A cluster of the fleet; cluster-scoped."""
+
+    api_version: Literal["rebalancer.dev/v1alpha1"] = API_VERSION
+    kind: Literal["MemberCluster"] = "MemberCluster"
+    metadata: Metadata
+    spec: MemberClusterSpec
+    status: dict[str, object] = Field(default_factory=dict)
+
+    def resolve(self) -> model.Cluster:
+        """Returns the cluster as the core knows it."""
+        spec = self.spec
+        return model.Cluster(
+            name=self.metadata.name,
+            region=spec.region,
+            zone=spec.zone,
+            provider=spec.provider,
+            labels=dict(spec.labels),
+            price=model.Price(spec.price.cpu_core_hour, spec.price.memory_gib_hour),
+            reserve_ratio=spec.capacity.reserve,
+            taints=tuple(model.Taint(t.key, t.value, t.effect) for t in spec.taints),
+            spot=spec.spot,
+            edge=spec.edge,
+            drain=spec.drain,
+            paused=spec.paused,
+        )
+
+    def metrics_label(self) -> tuple[str, str]:
+        """Returns label name and value under which the cluster's series appear."""
+        for name, value in self.spec.metrics_label.items():
+            return name, value
+        return "cluster", self.metadata.name

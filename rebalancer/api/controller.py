@@ -1,0 +1,115 @@
+"""RebalancerConfig: how the controller itself runs. A file only, never a custom resource."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from rebalancer.api.base import API_VERSION, Duration, Metadata, Model, Name
+
+
+class BackendSpec(Model):
+    """One metrics backend; without `clusters` it is expected to know all of them."""
+
+    type: Literal["prometheus", "thanos"] = "prometheus"
+    url: str
+    clusters: list[Name] = Field(default_factory=list)
+    bearer_token_file: str = ""
+    ca_file: str = ""
+    timeout: Duration = Field(default=10.0, ge=0.5, le=120)
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError("must be an http or https URL, for example http://thanos-query:9090")
+        return value.rstrip("/")
+
+
+class TelemetrySpec(Model):
+    """Where metrics come from and how old they may be."""
+
+    backends: list[BackendSpec] = Field(min_length=1)
+    rate_window: Duration = Field(default=120.0, ge=5, le=3600)
+    max_age: Duration = Field(default=120.0, ge=5, le=3600)
+    history: Duration = Field(default=14 * 86400.0, ge=600, le=60 * 86400)
+    history_step: Duration = Field(default=300.0, ge=10, le=3600)
+
+
+class HubSpec(Model):
+    """The hub whose custom resources are read and whose status is written."""
+
+    kubeconfig_path: str = Field(min_length=1)
+    context: str = ""
+
+
+class CycleSpec(Model):
+    """When the rebalancer plans: at an interval, and at the times of cron entries."""
+
+    interval: Duration = Field(default=60.0, ge=1, le=86400)
+    cron: list[str] = Field(default_factory=list)
+    time_zone: str = "UTC"
+    deadline: Duration = Field(default=45.0, ge=1, le=3600)
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            fields = entry.split()
+            if len(fields) != 5:
+                raise ValueError(f"{entry!r} has {len(fields)} fields; a cron entry has 5, for example 0 3 * * mon")
+            if any(c.isdigit() for c in fields[4]):
+                raise ValueError(f"{entry!r}: name weekdays (mon, tue-fri), because their numbers are not agreed on")
+            if fields[2] != "*" and fields[4] != "*":
+                raise ValueError(
+                    f"{entry!r}: set the day of the month or the weekday, not both: cron means or, not and"
+                )
+        return value
+
+
+class NetworkSpec(Model):
+    """Thresholds of link quality; defaults and sources in core.network."""
+
+    enter_after: Duration = Field(default=60.0, ge=0, le=3600)
+    leave_after: Duration = Field(default=300.0, ge=0, le=86400)
+    poor_loss: float = Field(default=0.05, gt=0, lt=1)
+    degraded_loss: float = Field(default=0.01, gt=0, lt=1)
+
+
+class ScalingSpec(Model):
+    """How calmly replicas follow demand, as HPA's behavior."""
+
+    stabilization: Duration = Field(default=300.0, ge=0, le=86400)
+    tolerance: float = Field(default=0.1, ge=0, le=1)
+    cool_down: Duration = Field(default=600.0, ge=0, le=86400)
+
+
+class RolloutTickSpec(Model):
+    """How often rollouts are looked at."""
+
+    interval: Duration = Field(default=2.0, ge=0.5, le=60)
+
+
+class RebalancerConfigSpec(Model):
+    """The spec of a RebalancerConfig."""
+
+    telemetry: TelemetrySpec
+    hub: HubSpec | None = None
+    cycle: CycleSpec = CycleSpec()
+    network: NetworkSpec = NetworkSpec()
+    scaling: ScalingSpec = ScalingSpec()
+    rollouts: RolloutTickSpec = RolloutTickSpec()
+    listen: str = Field(default="127.0.0.1:8085", pattern=r"^[^:]+:\d{1,5}$")
+    journal: str = ""
+
+
+class RebalancerConfig(Model):
+    """How the controller runs."""
+
+    api_version: Literal["rebalancer.dev/v1alpha1"] = API_VERSION
+    kind: Literal["RebalancerConfig"] = "RebalancerConfig"
+    metadata: Metadata
+    spec: RebalancerConfigSpec

@@ -1,0 +1,329 @@
+"""SchedulingPolicy: how one or more workloads are placed. PropagationPolicy: where their objects may stand."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rebalancer.api.base import API_VERSION, CountOrPercent, Duration, LabelSelector, Metadata, Model, Name, Percent
+from rebalancer.api.base import WorkloadRef as WorkloadRef
+from rebalancer.core import policy as core
+from rebalancer.core.model import Effect, Toleration
+from rebalancer.core.policy import SETTINGS
+
+_COUNTER = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}]*\})?")
+
+
+def _setting(path: str) -> Any:
+    """A numeric field with default, bounds and description from the one table of settings."""
+    setting = SETTINGS[path]
+    return Field(default=setting.default, ge=setting.low, le=setting.high, description=f"Default: {setting.why}.")
+
+
+class WeightsSpec(Model):
+    """Weights of the objective's terms; only their proportions matter."""
+
+    latency: float = Field(default=0.0, ge=0, le=1)
+    data: float = Field(default=0.0, ge=0, le=1)
+    cost: float = Field(default=0.0, ge=0, le=1)
+    spread: float = Field(default=0.0, ge=0, le=1)
+
+
+class StrategySpec(Model):
+    """What is optimised."""
+
+    type: core.Strategy
+    weights: WeightsSpec | None = None
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> StrategySpec:
+        if (self.type == "Weighted") != (self.weights is not None):
+            raise ValueError("weights go with type Weighted, and only with it")
+        if self.weights is not None and not any(self.weights.model_dump().values()):
+            raise ValueError("at least one weight must be above 0")
+        return self
+
+    def resolve(self) -> core.Weights:
+        """Returns the weights; those of Weighted are scaled so that the largest is 1."""
+        if self.weights is None:
+            return core.STRATEGY_WEIGHTS[self.type]
+        values = self.weights.model_dump()
+        top = max(values.values())
+        return core.Weights(**{name: value / top for name, value in values.items()})
+
+
+class DemandSpec(Model):
+    """Where demand comes from; by default the pods' CPU, with an unknown origin."""
+
+    query: str = ""
+    workload_label: str = Field(default="service", pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")
+    origin_label: str = Field(default="", pattern=r"^([a-zA-Z_][a-zA-Z0-9_]*)?$")
+    origin: Literal["entryCluster"] | None = None
+    origin_shares: dict[str, float] = Field(default_factory=dict)
+
+    @field_validator("query")
+    @classmethod
+    def _counter(cls, value: str) -> str:
+        if value and not _COUNTER.fullmatch(value):
+            raise ValueError(
+                'must be the selector of a counter, for example ingress_requests_total{env="prod"}; '
+                "rate and sum are added by the rebalancer"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> DemandSpec:
+        if sum(map(bool, (self.origin_label, self.origin, self.origin_shares))) > 1:
+            raise ValueError("set one of originLabel, origin or originShares")
+        if self.origin_label and not self.query:
+            raise ValueError("originLabel needs demand.query: the pods' CPU carries no origin")
+        if self.origin_shares and not math.isclose(sum(self.origin_shares.values()), 1.0, abs_tol=0.01):
+            raise ValueError(f"originShares must sum to 1, but sum to {sum(self.origin_shares.values()):g}")
+        return self
+
+
+class ReplicasSpec(Model):
+    """Bounds of the total."""
+
+    min: int = _setting("replicas.min")
+    max: int | None = _setting("replicas.max")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ReplicasSpec:
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+class PerClusterSpec(ReplicasSpec):
+    """Bounds in each cluster."""
+
+    min: int = _setting("perCluster.min")
+
+
+class ForecastSpec(Model):
+    """Which quantile of the forecast is planned for, and how far ahead."""
+
+    quantile: float = _setting("forecast.quantile")
+    lead: Duration = _setting("forecast.lead")
+
+
+class ResidencySpec(Model):
+    """Where the workload may stand at all; never broken, not in failover either."""
+
+    cluster_selector: LabelSelector | None = None
+    regions: list[str] = Field(default_factory=list)
+
+
+class TolerationSpec(Model):
+    """A toleration as pods have it."""
+
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: Effect | None = None
+
+    @model_validator(mode="after")
+    def _as_kubernetes(self) -> TolerationSpec:
+        if not self.key and self.operator != "Exists":
+            raise ValueError("an empty key needs operator Exists")
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists takes no value")
+        return self
+
+
+class DataCluster(Model):
+    """A cluster that holds a share of the data."""
+
+    name: Name
+    share: float = Field(gt=0, le=1)
+
+
+class DataSpec(Model):
+    """Where the data is."""
+
+    clusters: list[DataCluster] = Field(min_length=1)
+
+
+class SpreadSpec(Model):
+    """How far replicas must be spread."""
+
+    min_clusters: int = _setting("spread.minClusters")
+    min_regions: int = _setting("spread.minRegions")
+    max_share: Percent = _setting("spread.maxShare")
+
+
+class BudgetSpec(Model):
+    """How much may move."""
+
+    max_unavailable: CountOrPercent = 0
+    max_moves_per_hour: CountOrPercent = "10%"
+    max_concurrent_moves: int = _setting("budget.maxConcurrentMoves")
+
+
+class DrainSpec(Model):
+    """How long sessions may finish before the source goes."""
+
+    wait: Duration = _setting("migration.drain.wait")
+
+
+class MigrationSpec(Model):
+    """How a replica moves."""
+
+    min_ready: Duration = _setting("migration.minReady")
+    timeout: Duration = _setting("migration.timeout")
+    drain: DrainSpec = DrainSpec()
+
+
+class FailoverSpec(Model):
+    """When a cluster counts as lost, and when it is used again."""
+
+    lost_after: Duration = _setting("failover.lostAfter")
+    failback_after: Duration = _setting("failover.failbackAfter")
+
+
+class SchedulingPolicySpec(Model):
+    """The spec of a SchedulingPolicy."""
+
+    pod_selector: LabelSelector | None = None
+    workload_ref: WorkloadRef | None = None
+    strategy: StrategySpec
+    demand: DemandSpec = DemandSpec()
+    capacity_per_replica: float | None = Field(default=None, gt=0)
+    target_utilization: Percent = _setting("targetUtilization")
+    replicas: ReplicasSpec = ReplicasSpec()
+    per_cluster: PerClusterSpec = PerClusterSpec()
+    forecast: ForecastSpec = ForecastSpec()
+    steering: core.Steering = "external"
+    residency: ResidencySpec = ResidencySpec()
+    tolerations: list[TolerationSpec] = Field(default_factory=list)
+    data: DataSpec | None = None
+    spread: SpreadSpec = SpreadSpec()
+    spot_max_share: Percent = _setting("spotMaxShare")
+    priority: int = _setting("priority")
+    budget: BudgetSpec = BudgetSpec()
+    migration: MigrationSpec = MigrationSpec()
+    failover: FailoverSpec = FailoverSpec()
+    paused: bool = False
+    observe_only: bool = False
+
+    @model_validator(mode="after")
+    def _selects(self) -> SchedulingPolicySpec:
+        if (self.pod_selector is None) == (self.workload_ref is None):
+            raise ValueError("set exactly one of podSelector and workloadRef")
+        if self.strategy.type == "DataLocality" and self.data is None:
+            raise ValueError("DataLocality needs data.clusters: which cluster holds which share")
+        return self
+
+
+class SchedulingPolicy(Model):
+    """How the workloads that it selects are placed; namespaced."""
+
+    api_version: Literal["rebalancer.dev/v1alpha1"] = API_VERSION
+    kind: Literal["SchedulingPolicy"] = "SchedulingPolicy"
+    metadata: Metadata
+    spec: SchedulingPolicySpec
+    status: dict[str, object] = Field(default_factory=dict)
+
+    def resolve(self) -> core.Policy:
+        """Returns the policy as the core knows it."""
+        s = self.spec
+        return core.Policy(
+            name=self.metadata.name,
+            namespace=self.metadata.namespace,
+            pod_labels=dict(s.pod_selector.match_labels) if s.pod_selector else {},
+            workload_name=s.workload_ref.name if s.workload_ref else "",
+            strategy=s.strategy.type,
+            weights=s.strategy.resolve(),
+            demand=core.DemandSpec(
+                s.demand.query, s.demand.workload_label, s.demand.origin_label,
+                s.demand.origin == "entryCluster", dict(s.demand.origin_shares),
+            ),
+            capacity_per_replica=s.capacity_per_replica,
+            target_utilization=s.target_utilization,
+            min_replicas=s.replicas.min,
+            max_replicas=s.replicas.max,
+            cluster_min=s.per_cluster.min,
+            cluster_max=s.per_cluster.max,
+            quantile=s.forecast.quantile,
+            lead_s=s.forecast.lead,
+            steering=s.steering,
+            residency_labels=dict(s.residency.cluster_selector.match_labels) if s.residency.cluster_selector else {},
+            residency_regions=tuple(s.residency.regions),
+            tolerations=tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in s.tolerations),
+            data={c.name: c.share for c in s.data.clusters} if s.data else {},
+            min_clusters=s.spread.min_clusters,
+            min_regions=s.spread.min_regions,
+            max_share=s.spread.max_share,
+            spot_max_share=s.spot_max_share,
+            priority=s.priority,
+            max_unavailable=s.budget.max_unavailable,
+            max_moves_per_hour=s.budget.max_moves_per_hour,
+            max_concurrent_moves=s.budget.max_concurrent_moves,
+            min_ready_s=s.migration.min_ready,
+            move_timeout_s=s.migration.timeout,
+            drain_wait_s=s.migration.drain.wait,
+            lost_after_s=s.failover.lost_after,
+            failback_after_s=s.failover.failback_after,
+            paused=s.paused,
+            observe_only=s.observe_only,
+        )  # fmt: skip
+
+
+class ResourceSelector(Model):
+    """Selects objects to propagate."""
+
+    api_version: str = "apps/v1"
+    kind: str = Field(min_length=1)
+    name: str = ""
+    label_selector: LabelSelector | None = None
+
+
+class PropagationPlacement(Model):
+    """Which clusters the objects may stand in: all that fulfil every field that is set."""
+
+    cluster_selector: LabelSelector | None = None
+    cluster_names: list[Name] = Field(default_factory=list)
+    regions: list[str] = Field(default_factory=list)
+
+
+class PropagationPolicySpec(Model):
+    """The spec of a PropagationPolicy."""
+
+    resource_selectors: list[ResourceSelector] = Field(min_length=1)
+    placement: PropagationPlacement = PropagationPlacement()
+
+
+class PropagationPolicy(Model):
+    """Where the objects it selects may stand. It narrows the clusters of a workload; it copies nothing yet."""
+
+    api_version: Literal["rebalancer.dev/v1alpha1"] = API_VERSION
+    kind: Literal["PropagationPolicy"] = "PropagationPolicy"
+    metadata: Metadata
+    spec: PropagationPolicySpec
+    status: dict[str, object] = Field(default_factory=dict)
+
+    def allows(self, cluster: str, region: str, labels: dict[str, str]) -> bool:
+        """Says whether the cluster fulfils the placement."""
+        placement = self.spec.placement
+        if placement.cluster_names and cluster not in placement.cluster_names:
+            return False
+        if placement.regions and region not in placement.regions:
+            return False
+        wanted = placement.cluster_selector.match_labels if placement.cluster_selector else {}
+        return all(labels.get(k) == v for k, v in wanted.items())
+
+    def selects(self, namespace: str, name: str, labels: dict[str, str]) -> bool:
+        """Says whether one of the selectors takes the Deployment."""
+        if namespace != self.metadata.namespace:
+            return False
+        for selector in self.spec.resource_selectors:
+            if selector.kind != "Deployment" or (selector.name and selector.name != name):
+                continue
+            wanted = selector.label_selector.match_labels if selector.label_selector else {}
+            if all(labels.get(k) == v for k, v in wanted.items()):
+                return True
+        return False

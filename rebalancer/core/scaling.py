@@ -1,0 +1,123 @@
+"""From the quantile of the total demand to replicas, with stabilisation and tolerance as in HPA's behavior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rebalancer.core.policy import Policy
+
+LEARN_MIN_CORES = 0.01
+"""Below this CPU use the ratio of demand to CPU is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSettings:
+    """How calmly replicas follow demand.
+
+    Attributes:
+        stabilization_s: a decrease waits until nothing higher was recommended for this long (HPA's default, 300 s).
+        tolerance: relative distance from the current number within which nothing changes (HPA's default, 0.1).
+        max_drop_ratio: the largest share of a workload's replicas that one cycle takes away.
+    """
+
+    stabilization_s: float = 300.0
+    tolerance: float = 0.1
+    max_drop_ratio: float = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Replicas wanted in total.
+
+    Attributes:
+        replicas: the number to place now.
+        raw: what demand alone asks for, before bounds, tolerance and stabilisation.
+        reason: demand-up, demand-down, below-min, above-max, or empty when nothing changes.
+        held: refusal ids that keep the number where it is.
+    """
+
+    replicas: int
+    raw: int
+    reason: str
+    held: tuple[str, ...] = ()
+
+
+Recommendations = tuple[tuple[float, int], ...]
+
+
+def remember(past: Recommendations, now: float, raw: int, settings: ScalingSettings) -> Recommendations:
+    """Adds a recommendation and forgets those that are older than the stabilisation window."""
+    kept = tuple((t, n) for t, n in past if now - t <= settings.stabilization_s)
+    # One entry before the window's start proves that the whole window was watched.
+    earlier = [entry for entry in past if now - entry[0] > settings.stabilization_s]
+    return (*earlier[-1:], *kept, (now, raw))
+
+
+def wanted(
+    policy: Policy,
+    demand: float,
+    capacity: float,
+    current: int,
+    past: Recommendations,
+    now: float,
+    settings: ScalingSettings,
+    *,
+    may_decrease: bool,
+) -> Wanted:
+    """Says how many replicas are wanted in total.
+
+    Args:
+        policy: bounds.
+        demand: the quantile of total demand over the lead time; must be finite.
+        capacity: demand one ready replica serves at target; above 0.
+        current: replicas wanted at present.
+        past: recommendations, `now`'s included.
+        now: time.
+        settings: stabilisation and tolerance.
+        may_decrease: False while demand data is partial or the forecast is distrusted.
+
+    Returns:
+        The number, bounded by the policy, with the reason.
+    """
+    raw = math.ceil(demand / capacity - 1e-9)
+    high = policy.max_replicas if policy.max_replicas is not None else math.inf
+    bounded = int(min(max(raw, policy.min_replicas), high))
+    if current > high:
+        return Wanted(bounded, raw, "above-max")
+    if current < policy.min_replicas:
+        return Wanted(max(bounded, policy.min_replicas), raw, "below-min")
+    if bounded > current:
+        if demand / capacity <= current * (1.0 + settings.tolerance) and bounded - current <= 1:
+            return Wanted(current, raw, "")
+        return Wanted(bounded, raw, "demand-up", ("at-max",) if raw > high else ())
+    if bounded == current:
+        return Wanted(current, raw, "", ("at-max",) if raw > high else ("at-min",) if raw < policy.min_replicas else ())
+    if demand / capacity >= current * (1.0 - settings.tolerance):
+        return Wanted(current, raw, "")
+    if not may_decrease:
+        return Wanted(current, raw, "", ("demand-partial",))
+    window_watched = any(now - t >= settings.stabilization_s for t, _ in past)
+    highest = max((n for t, n in past if now - t <= settings.stabilization_s), default=current)
+    floor = max(bounded, min(current, highest))
+    if not window_watched or floor >= current:
+        return Wanted(current, raw, "", ("stabilising",))
+    step = max(1, math.floor(current * settings.max_drop_ratio))
+    return Wanted(max(floor, current - step), raw, "demand-down", ("large-drop",) if current - step > floor else ())
+
+
+def learned_capacity(policy: Policy, demand: float, cpu_cores: float, cpu_request: float) -> float:
+    """Capacity of one replica from the CPU that today's demand costs.
+
+    Args:
+        policy: target utilisation.
+        demand: demand now; NaN if unknown.
+        cpu_cores: CPU that all replicas use now; NaN if unknown.
+        cpu_request: CPU one replica requests; 0 if none.
+
+    Returns:
+        Demand units at target, cpu_request * target / (CPU per demand unit); NaN where the data can't say.
+    """
+    if not (demand > 0 and cpu_cores >= LEARN_MIN_CORES and cpu_request > 0):
+        return math.nan
+    return cpu_request * policy.target_utilization / (cpu_cores / demand)
