@@ -14,9 +14,10 @@ import time
 from collections import deque
 from pathlib import Path
 
-from probes import sockets
+from probes import sockets, state, tcp
 from probes.config import AgentConfig, ConfigProblem, load_config
 from probes.exposition import TEXT_CONTENT_TYPE, AgentState, Histogram, render
+from probes.firewall import allow_list
 from probes.http import Response, Server, text
 from probes.keys import KeyFileError, KeyRing, load_keys
 from probes.mesh import RECENT_S, SNAPSHOT_EVERY_S, Mesh
@@ -46,7 +47,10 @@ class Agent:
         bind = "" if config.listen[0] in _WILDCARDS else config.listen[0]
         settings = SenderSettings(config.interval_s, config.timeout_s, flows=config.flows, bind=bind)
         self.sender = Sender(settings, keys=keys, on_lag=self._on_lag)
-        self.mesh = Mesh(config, self.sender)
+        before = state.load(config.state_file, config.cluster) if config.state_file else {}
+        self.mesh = Mesh(config, self.sender, lambda peer, proto: before.pop((peer, proto), None))
+        self.tcp = tcp.TcpProber()
+        self._tcp_server: asyncio.Server | None = None
         self.reflector: Reflector | None = None
         self.reload_ok = False
         self.reloaded_at_s: float | None = None
@@ -66,6 +70,8 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         self._open_reflector(loop)
+        if self.config.tcp_fallback:
+            await self._listen_tcp()
         await self._listen_http()
         self.sender.start(loop)
         self.mesh.probe_self()
@@ -79,7 +85,11 @@ class Agent:
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Closes all sockets."""
         self._server.close()
+        if self._tcp_server is not None:
+            self._tcp_server.close()
+        self.tcp.close()
         self.sender.close()
+        self._save()
         if self._socket is not None:
             loop.remove_reader(self._socket)
             self._socket.close()
@@ -100,6 +110,25 @@ class Agent:
         )
         loop.add_reader(self._socket, self.reflector.on_readable)
 
+    async def _listen_tcp(self) -> None:
+        host, port = self.config.listen
+        try:
+            self._tcp_server = await tcp.listen(host, port)
+        except OSError as error:
+            raise _cannot_bind("listen", host, port, error) from error
+
+    def _save(self) -> None:
+        if self.config.state_file is None:
+            return
+        try:
+            state.save(self.config.state_file, state.dump(self.config.cluster, self.mesh.series()))
+        except OSError as error:
+            log.error(
+                "%s: the state file can't be written (%s); counters begin at 0 after a restart.",
+                self.config.state_file,
+                error.strerror,
+            )
+
     async def _listen_http(self) -> None:
         host, port = self.config.http
         try:
@@ -109,6 +138,7 @@ class Agent:
 
     async def _watch(self, stop: asyncio.Event) -> None:
         next_snapshot_s = 0.0
+        next_save_s = time.monotonic() + state.SAVE_EVERY_S
         while not stop.is_set():
             now_s = time.monotonic()
             if self._changed(self.config.targets_file):
@@ -119,6 +149,11 @@ class Agent:
             if now_s >= next_snapshot_s:
                 self.mesh.snapshot(now_s)
                 next_snapshot_s = now_s + SNAPSHOT_EVERY_S
+            if self.config.tcp_fallback:
+                self.mesh.fall_back(self.tcp)
+            if now_s >= next_save_s:
+                self._save()
+                next_save_s = now_s + state.SAVE_EVERY_S
             try:
                 await asyncio.wait_for(stop.wait(), WATCH_EVERY_S)
             except TimeoutError:
@@ -180,7 +215,7 @@ class Agent:
         reflector = self.reflector
         missing = self.sender.stamps_missing + (reflector.stamps_missing if reflector else 0)
         healthy = self.vantage().self_ok
-        state = AgentState(
+        own = AgentState(
             values={
                 "probe_socket_drops_total": self._drops(),
                 "probe_clock_steps_total": self.sender.clock_steps,
@@ -195,7 +230,7 @@ class Agent:
             lag=self.lag,
             reflector=dict(reflector.packets) if reflector else {},
         )
-        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), state, time.monotonic()))
+        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), own, time.monotonic()))
 
     def _health(self, _accept: str) -> Response:
         vantage = self.vantage()
@@ -228,12 +263,19 @@ def main(argv: list[str] | None = None) -> int:
         prog="rebalancer-probe", description="Measures round-trip time and loss to the other clusters over UDP (STAMP)."
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's YAML file")
+    parser.add_argument(
+        "--print-firewall", action="store_true", help="print what a firewall must let through, and exit"
+    )
     parser.add_argument("--version", action="version", version=VERSION)
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(_start(arguments.config).run())
-    except ConfigProblem as problem:
+        if arguments.print_firewall:
+            config = load_config(arguments.config)
+            print(allow_list(config, load_targets(config.targets_file)), end="")
+        else:
+            asyncio.run(_start(arguments.config).run())
+    except (ConfigProblem, TargetError) as problem:
         print(f"rebalancer-probe: {problem}", file=sys.stderr)
         return 1
     return os.EX_OK

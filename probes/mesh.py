@@ -15,6 +15,7 @@ from probes.sender import Path, Sender
 from probes.states import PathState, Recent, Vantage, judge_path
 from probes.stats import OUTCOME_INDEX, PeerStats
 from probes.targets import Target, diff, literal_address, next_resolution_s, resolve
+from probes.tcp import TcpProber
 
 RECENT_S = 30.0
 SNAPSHOT_EVERY_S = 5.0
@@ -200,6 +201,18 @@ class Mesh:
         if path is not None and found is not None:
             path.family, path.address = found
             self._rename()
+
+    def fall_back(self, tcp: TcpProber) -> None:
+        """Probes over TCP the peers that gave no answer over UDP for 30 s; stops when UDP answers again."""
+        for peer in self.peers.values():
+            recent = peer.recent()
+            silent = len(peer.history) == peer.history.maxlen and recent.ok == 0
+            path = next((path for path in peer.paths.values() if path.address is not None), None)
+            if not silent or path is None or path.address is None or recent.own > recent.lost + recent.refused:
+                continue
+            if peer.tcp is None:
+                peer.tcp = PeerStats()
+            tcp.probe(peer.cluster, peer.tcp, path.family, path.address, max(1.0, self._config.interval_s))
 
     def snapshot(self, now_s: float) -> None:
         """Keeps the present counters for `Peer.recent`; called every 5 s."""

@@ -1,0 +1,78 @@
+"""Counters that survive a restart: written once a minute, replaced as a whole, ignored when they are another's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from probes.exposition import Series
+from probes.stats import PeerStats
+
+VERSION = 1
+SAVE_EVERY_S = 60.0
+_FIELDS = ("rtt_sum_s", "rtt_count", "ipdv_sum_s", "ipdv_count", "duplicates", "reordered", "last_ok_s", "last_sent_s")
+_LISTS = ("outcomes", "buckets")
+
+
+def dump(cluster: str, series: Iterable[Series]) -> bytes:
+    """Returns the state file of an agent.
+
+    Args:
+        cluster: own cluster.
+        series: counters of all peers.
+    """
+    peers = [
+        {"peer": item.dst_cluster, "proto": item.proto}
+        | {name: getattr(item.stats, name) for name in (*_FIELDS, *_LISTS)}
+        for item in series
+    ]
+    return json.dumps({"version": VERSION, "cluster": cluster, "peers": peers}).encode()
+
+
+def save(path: Path, content: bytes) -> None:
+    """Replaces the file in one step: a crash leaves the old one or the new one, never half of it.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def load(path: Path, cluster: str) -> dict[tuple[str, str], PeerStats]:
+    """Reads the counters of before; a missing, broken or foreign file is an empty beginning.
+
+    Returns:
+        (peer, proto) -> counters.
+    """
+    found: dict[tuple[str, str], PeerStats] = {}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        document = json.loads(path.read_bytes())
+        if document["version"] == VERSION and document["cluster"] == cluster:
+            for item in document["peers"]:
+                if (stats := _restore(item)) is not None:
+                    found[str(item["peer"]), str(item["proto"])] = stats
+    return found
+
+
+def _restore(item: dict[str, Any]) -> PeerStats | None:
+    stats = PeerStats()
+    for name in _LISTS:
+        values = item[name]
+        if len(values) != len(getattr(stats, name)) or not all(isinstance(v, int) and v >= 0 for v in values):
+            return None  # of a version with other outcomes or buckets: sums over it would mean nothing
+        setattr(stats, name, list(values))
+    for name in _FIELDS:
+        value = item[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+            return None
+        setattr(stats, name, value)
+    return stats

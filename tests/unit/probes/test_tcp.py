@@ -1,0 +1,66 @@
+"""The TCP fallback: the kernel's own time, refused ports told apart, and its place in the mesh."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from probes import tcp
+from probes.stats import OUTCOME_INDEX, PeerStats
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_connect_gives_the_kernel_s_round_trip(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    async def test() -> tuple[str, float | None]:
+        server = await tcp.listen(host, 0)
+        async with server:
+            return await tcp.connect_once(family, server.sockets[0].getsockname())
+
+    outcome, rtt_s = asyncio.run(test())
+    assert outcome == "ok"
+    assert rtt_s is not None
+    assert 0 < rtt_s < 0.01
+
+
+def test_a_closed_port_is_refused() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        address = sock.getsockname()
+    assert asyncio.run(tcp.connect_once(socket.AF_INET, address)) == ("refused", None)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rtt_us", "retransmissions", "length", "expected"),
+    [
+        ("offsets of linux/tcp.h", 20_123, 0, 232, (0.020123, 0)),
+        ("retransmissions are seen", 1, 2, 104, (0.000001, 2)),
+        ("a short answer of an old kernel is none", 1, 0, 90, None),
+    ],
+)
+def test_tcp_info(sentence: str, rtt_us: int, retransmissions: int, length: int, expected: object) -> None:
+    info = bytearray(232)
+    struct.pack_into("=I", info, 68, rtt_us)
+    struct.pack_into("=I", info, 100, retransmissions)
+    assert tcp.read_tcp_info(bytes(info[:length])) == expected, sentence
+
+
+def test_a_peer_is_not_asked_again_before_its_time() -> None:
+    async def test() -> PeerStats:
+        server = await tcp.listen("127.0.0.1", 0)
+        prober, stats = tcp.TcpProber(), PeerStats()
+        async with server, asyncio.timeout(5):
+            address = server.sockets[0].getsockname()
+            for _ in range(5):
+                prober.probe("b", stats, socket.AF_INET, address, every_s=60.0)
+            while sum(stats.outcomes) == 0:
+                await asyncio.sleep(0.01)
+        prober.close()
+        return stats
+
+    stats = asyncio.run(test())
+    assert stats.outcomes[OUTCOME_INDEX["ok"]] == sum(stats.outcomes) == 1
