@@ -11,8 +11,8 @@ import pytest
 
 from tests.stack import history
 from tests.stack.api import Api, ApiError, deployment, path_of, service
-from tests.stack.fixtures import require
-from tests.stack.fleet import ALL, Fleet
+from tests.stack.fixtures import fleet_for
+from tests.stack.fleet import ALL, Fleet, FleetSpec
 from tests.stack.kwok import FAULT, START_DELAY
 from tests.stack.metrics import Query
 from tests.stack.processes import StackError, wait_for
@@ -26,13 +26,13 @@ ALWAYS = {"groups": [{"name": "test", "rules": [{"alert": "Always", "expr": "vec
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    require()
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(str(ALWAYS).replace("'", '"'))
     web = Service("web", RATES, capacity_per_replica=40.0)
     parts = ALL | {"alertmanager"}
-    with Fleet.start(parts=parts, services=(web,), history_days=14, history_step_s=300, rule_files=(rules,)) as started:
+    spec = FleetSpec(parts=parts, services=(web,), rule_files=(rules,), history_days=14, history_step_s=300)
+    with fleet_for(request, spec) as started:
         sys.stdout.write(f"\nfleet up in {started.started_in_s:.1f} s: {started.phases_s}\n")
         sys.stdout.write(
             f"{sum(p.rss_mb for p in started.processes()):.0f} MB in {len(started.processes())} processes\n"

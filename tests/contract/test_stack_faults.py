@@ -20,7 +20,7 @@ from tests.stack.api import Api, deployment, path_of
 from tests.stack.binaries import KUBERNETES
 from tests.stack.credentials import rotate_account_key
 from tests.stack.faults import ROOT, Relay
-from tests.stack.fixtures import require
+from tests.stack.fixtures import fleet_for, require
 from tests.stack.fleet import Fleet, Member
 from tests.stack.processes import Process, StackError, free_port, wait_for
 
@@ -28,10 +28,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    require()
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     members = (Member("eu-1", "europe-west1"), Member("us-1", "us-east4"))
-    with Fleet.start(parts=frozenset({"members", "thanos", "users", "relay"}), members=members) as started:
+    parts = frozenset({"members", "thanos", "users", "relay"})
+    with fleet_for(request, parts=parts, members=members) as started:
         started.add_nodes()
         yield started
 

@@ -44,10 +44,12 @@ def test_weights_and_their_fallback() -> None:
     assert served.tolist() == [[0, 75, 25], [0, 50, 0]]
 
 
-def test_rates() -> None:
+def test_rates(tmp_path: Path) -> None:
     assert rate_of(7, "eu", 0)(123) == 7
     steps = rate_of({"points": [[0, 10], [10, 20], [20, 0]], "repeat_s": 40}, "eu", 1000)
     assert [steps(1000 + t) for t in (0, 5, 10, 15, 30, 45)] == [10, 15, 20, 10, 0, 15]
+    (tmp_path / "trace.json").write_text("[[0, 1], [10, 3]]")
+    assert rate_of({"file": str(tmp_path / "trace.json")}, "eu", 0)(5) == 2
     with pytest.raises(ValueError, match="not a rate"):
         rate_of("fast", "eu", 0)
 

@@ -1,16 +1,24 @@
-"""Pytest plugin: `pytest_plugins = ["tests.stack.fixtures"]` in a test's conftest, or import the fixtures by name."""
+"""Pytest plugin: `pytest_plugins = ["tests.stack.fixtures"]` in tests/conftest.py.
+
+A module that wants a fleet of its own calls `fleet_for` in a fixture of its own.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.stack import binaries
 from tests.stack.binaries import KUBERNETES, METRICS
-from tests.stack.fleet import ALL, CONTROL_PLANES, Fleet, FleetSpec
+from tests.stack.fleet import ALL, CONTROL_PLANES, Fleet, FleetSpec, Part
 from tests.stack.users import Service
+
+_METRIC_PARTS: frozenset[Part] = frozenset({"prometheus", "thanos", "global", "alertmanager"})
 
 
 def require(names: tuple[str, ...] = KUBERNETES + METRICS) -> None:
@@ -22,6 +30,27 @@ def require(names: tuple[str, ...] = KUBERNETES + METRICS) -> None:
     if os.environ.get("REBALANCER_STRICT") == "1":
         pytest.fail(line, pytrace=False)
     pytest.skip(line)
+
+
+@contextmanager
+def fleet_for(request: pytest.FixtureRequest, spec: FleetSpec | None = None, **changes: Any) -> Iterator[Fleet]:
+    """As `Fleet.start`, for a fixture that yields it: skips without programs, keeps logs when a test failed meanwhile.
+
+    Args:
+        request: The fixture's request.
+        spec: What to start.
+        changes: Fields of FleetSpec to change.
+    """
+    chosen = replace(spec or FleetSpec(), **changes)
+    require((KUBERNETES if chosen.parts & CONTROL_PLANES else ()) + (METRICS if chosen.parts & _METRIC_PARTS else ()))
+    failed_before = request.session.testsfailed
+    with Fleet.start(chosen) as started:
+        yield started
+        if request.session.testsfailed > failed_before:
+            started.keep_logs = True
+            reporter = request.config.pluginmanager.getplugin("terminalreporter")
+            if reporter is not None:
+                reporter.write_line(f"\nlogs of the stack are kept in {started.folder}")
 
 
 @pytest.fixture(scope="session")
@@ -37,18 +66,18 @@ def stack_metrics() -> None:
 
 
 @pytest.fixture(scope="session")
-def control_planes(stack_kubernetes: None) -> Iterator[Fleet]:
+def control_planes(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Hub and three members with nodes, nothing else; shared by the session: use namespaces of your own."""
-    with Fleet.start(parts=CONTROL_PLANES) as fleet:
+    with fleet_for(request, parts=CONTROL_PLANES) as fleet:
         fleet.add_nodes()
         yield fleet
 
 
 @pytest.fixture(scope="session")
-def fleet(stack_kubernetes: None, stack_metrics: None) -> Iterator[Fleet]:
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Hub, three members with nodes, Prometheus and Thanos, and users of default/web; shared by the session."""
     rates = {"europe-west1": 20.0, "us-east4": 15.0, "asia-southeast1": 10.0, "asia-south1": 5.0}
     spec = FleetSpec(parts=ALL, services=(Service("web", rates),), history_days=14, history_step_s=300)
-    with Fleet.start(spec) as started:
+    with fleet_for(request, spec) as started:
         started.add_nodes()
         yield started

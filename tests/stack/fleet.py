@@ -90,6 +90,7 @@ class Fleet:
         self._users: Users | None = None
         self._relay: Relay | None = None
         self.started_in_s = 0.0
+        self.keep_logs = False
         self.phases_s: dict[str, float] = {}
 
     @classmethod
@@ -114,7 +115,7 @@ class Fleet:
             failed = False
         finally:
             fleet._tear_down()
-            work.close(failed=failed)
+            work.close(failed=failed or fleet.keep_logs)
 
     @property
     def hub(self) -> ControlPlane:

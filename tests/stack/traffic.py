@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,10 @@ def rate_of(spec: Any, origin: str, started_s: float) -> Rate:
     """Makes an origin's rate from its specification. Raises ValueError for one that means nothing.
 
     Args:
-        spec: A number (constant requests/s); `{"points": [[t, rate], ...]}` with t in seconds after the start,
-            linear between points and constant after the last (`"repeat_s"` makes it periodic, `"speed"` makes
-            it run faster); or `{"shape": mean}`, the carried two-week shape in the origin's local time.
+        spec: A number (constant requests/s); `{"points": [[t, rate], ...]}` with t in seconds after the start, linear
+            between points and constant after the last (`"repeat_s"` makes it periodic, `"speed"` makes it run
+            faster); `{"file": path}`, the same from a JSON file of points; or `{"shape": mean}`, the carried
+            two-week shape in the origin's local time.
         origin: Region, for its local time.
         started_s: Moment 0 of points, Unix seconds.
     """
@@ -34,6 +37,8 @@ def rate_of(spec: Any, origin: str, started_s: float) -> Rate:
     if isinstance(spec, Mapping) and "shape" in spec:
         mean, offset = float(spec["shape"]), UTC_OFFSET_H.get(origin, 0.0)
         return lambda at: mean * load_factor(at, offset)
+    if isinstance(spec, Mapping) and "file" in spec:
+        spec = {**spec, "points": json.loads(Path(spec["file"]).read_text())}
     if isinstance(spec, Mapping) and "points" in spec:
         return _points(spec, started_s)
     raise ValueError(f"not a rate: {spec!r}")

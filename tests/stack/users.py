@@ -14,9 +14,10 @@ from tests.stack.control import JSON, Client
 from tests.stack.control_plane import ControlPlane
 from tests.stack.faults import ROOT
 from tests.stack.processes import Process, free_port, wait_for
+from tests.stack.traffic import rate_of
 
 Rates = Mapping[str, Any]
-"""By origin region: a number, {"points": [[t, rate], ...]}, or {"shape": mean rate}; see traffic.rate_of."""
+"""By origin region, requests/s: a number, points, a file of points, or {"shape": mean}; see traffic.rate_of."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Service:
 
 def _mean(spec: Any) -> float:
     if isinstance(spec, Mapping):
-        return float(spec["shape"] if "shape" in spec else spec["points"][0][1])
+        return float(spec["shape"]) if "shape" in spec else rate_of(spec, "", 0.0)(0.0)
     return float(spec)
 
 
