@@ -7,6 +7,8 @@ peer is in the target list.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +16,7 @@ from probes.stats import BUCKET_BOUNDS_S, PeerStats
 from rebalancer.catalog import PROBE_OUTCOMES, Metric, metric
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_PEERS = 8_192
 LAG_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0)
 
 
@@ -121,27 +124,34 @@ def render(series: Iterable[Series], state: AgentState, now_s: float) -> bytes:
     return "".join(out).encode()
 
 
+@functools.lru_cache(maxsize=MAX_PEERS)
+def _templates(pair: str) -> tuple[str, str, str]:
+    """Returns the lines of a pair's outcomes, buckets with sum and count, and jitter, with places for the numbers."""
+    outcomes = metric("probe_probes_total").name
+    rtt = metric("probe_rtt_seconds").name
+    ipdv = metric("probe_ipdv_seconds").name
+    safe = pair.replace("%", "%%")
+    return (
+        "".join(f"{outcomes}{{{safe},{outcome}}} %d\n" for outcome in _OUTCOMES),
+        "".join(f"{rtt}_bucket{{{safe},{le}}} %d\n" for le in _LE)
+        + f"{rtt}_sum{{{safe}}} %r\n{rtt}_count{{{safe}}} %d\n",
+        f"{ipdv}_sum{{{safe}}} %r\n{ipdv}_count{{{safe}}} %d\n",
+    )
+
+
 def _render_outcomes(out: list[str], pairs: list[tuple[str, Series]]) -> None:
-    name = _head(out, metric("probe_probes_total"))
-    for pair, item in pairs:
-        prefix = f"{name}{{{pair},"
-        out.extend(
-            f"{prefix}{outcome}}} {count}\n" for outcome, count in zip(_OUTCOMES, item.stats.outcomes, strict=True)
-        )
+    _head(out, metric("probe_probes_total"))
+    out.extend(_templates(pair)[0] % tuple(item.stats.outcomes) for pair, item in pairs)
 
 
 def _render_histograms(out: list[str], pairs: list[tuple[str, Series]]) -> None:
-    name = _head(out, metric("probe_rtt_seconds"))
+    _head(out, metric("probe_rtt_seconds"))
     for pair, item in pairs:
-        prefix = f"{name}_bucket{{{pair},"
-        below = 0
-        for le, count in zip(_LE, item.stats.buckets, strict=True):
-            below += count
-            out.append(f"{prefix}{le}}} {below}\n")
-        out.append(f"{name}_sum{{{pair}}} {item.stats.rtt_sum_s!r}\n{name}_count{{{pair}}} {item.stats.rtt_count}\n")
-    name = _head(out, metric("probe_ipdv_seconds"))
-    for pair, item in pairs:
-        out.append(f"{name}_sum{{{pair}}} {item.stats.ipdv_sum_s!r}\n{name}_count{{{pair}}} {item.stats.ipdv_count}\n")
+        stats = item.stats
+        numbers = (*itertools.accumulate(stats.buckets), stats.rtt_sum_s, stats.rtt_count)
+        out.append(_templates(pair)[1] % numbers)
+    _head(out, metric("probe_ipdv_seconds"))
+    out.extend(_templates(pair)[2] % (item.stats.ipdv_sum_s, item.stats.ipdv_count) for pair, item in pairs)
 
 
 def _render_simple(out: list[str], pairs: list[tuple[str, Series]], now_s: float) -> None:

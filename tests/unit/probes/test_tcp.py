@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
 from probes import tcp
+from probes.config import AgentConfig
+from probes.mesh import Mesh
+from probes.sender import Sender, SenderSettings
+from probes.states import Vantage
 from probes.stats import OUTCOME_INDEX, PeerStats
+from probes.targets import Target
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -64,3 +70,28 @@ def test_a_peer_is_not_asked_again_before_its_time() -> None:
 
     stats = asyncio.run(test())
     assert stats.outcomes[OUTCOME_INDEX["ok"]] == sum(stats.outcomes) == 1
+
+
+def test_a_peer_silent_over_udp_is_tried_over_tcp_and_called_udp_blocked(tmp_path: Path) -> None:
+    async def test() -> tuple[str, list[str]]:
+        server = await tcp.listen("127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        config = AgentConfig("a", "eu", ("127.0.0.1", 1), ("127.0.0.1", 2), tmp_path)
+        mesh, prober = Mesh(config, Sender(SenderSettings())), tcp.TcpProber()
+        mesh.apply([Target("b", "us", "127.0.0.1", port), Target("c", "us", "127.0.0.1", 9)])
+        peer = mesh.peers["b"]
+        peer.stats.last_ok_s = 1.0
+        mesh.fall_back(prober)
+        assert peer.tcp is None, "not before 30 s of silence"
+        for now_s in range(0, 35, 5):
+            mesh.snapshot(float(now_s))
+        peer.stats.count("lost_unknown")
+        async with server, asyncio.timeout(5):
+            mesh.fall_back(prober)
+            while peer.tcp is None or sum(peer.tcp.outcomes) == 0:
+                await asyncio.sleep(0.01)
+        prober.close()
+        protos = [item.proto for item in mesh.series() if item.dst_cluster == "b"]
+        return mesh.states(Vantage(peers=2, peers_answering=1))["b"][0], protos
+
+    assert asyncio.run(test()) == ("udp_blocked", ["udp", "tcp"])
