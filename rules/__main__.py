@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rules.alerts import alert_groups
-from rules.model import to_yaml
+from rules.model import to_runbook, to_yaml
 from rules.recording import recording_groups
 
 HERE = Path(__file__).resolve().parent
@@ -16,6 +16,7 @@ def generate() -> dict[str, str]:
     return {
         "rebalancer-recording.yaml": to_yaml(recording_groups()),
         "rebalancer-alerts.yaml": to_yaml(alert_groups()),
+        "RUNBOOK.md": to_runbook(alert_groups()),
     }
 
 
