@@ -12,7 +12,7 @@ import pytest
 from tests.stack import history
 from tests.stack.api import Api, ApiError, deployment, path_of, service
 from tests.stack.fixtures import fleet_for
-from tests.stack.fleet import ALL, Fleet, FleetSpec
+from tests.stack.fleet import ALL, Fleet, FleetSpec, Part
 from tests.stack.kwok import FAULT, START_DELAY
 from tests.stack.metrics import Query
 from tests.stack.processes import StackError, wait_for
@@ -30,7 +30,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(str(ALWAYS).replace("'", '"'))
     web = Service("web", RATES, capacity_per_replica=40.0)
-    parts = ALL | {"alertmanager"}
+    parts: frozenset[Part] = ALL | {"alertmanager"}
     spec = FleetSpec(parts=parts, services=(web,), rule_files=(rules,), history_days=14, history_step_s=300)
     with fleet_for(request, spec) as started:
         sys.stdout.write(f"\nfleet up in {started.started_in_s:.1f} s: {started.phases_s}\n")
