@@ -180,7 +180,8 @@ def build_map(
     direct = _tell_downs_apart(direct)
     regional = _regional(direct, clusters)
     cells = {
-        pair: cell if _stands(cell) else _substitute(pair, cell, direct, regional, clusters)
+        # Whatever a direct cell says itself stands, be it that the path is down.
+        pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, regional, clusters)
         for pair, cell in direct.items()
     }
     return LatencyMap(MappingProxyType(cells), MappingProxyType(dict(clusters)))
@@ -269,11 +270,6 @@ def _tell_downs_apart(cells: Mapping[Pair, Cell]) -> dict[Pair, Cell]:
     return told
 
 
-def _stands(cell: Cell) -> bool:
-    """Whether a direct cell must not be replaced: it says something itself, be it that the path is down."""
-    return cell.state != "unknown" or cell.rtt_mean_s is not None
-
-
 def _substitute(
     pair: Pair, own: Cell, direct: Mapping[Pair, Cell], regional: Mapping[Pair, float], clusters: Mapping[str, str]
 ) -> Cell:
@@ -282,6 +278,8 @@ def _substitute(
         forward = reverse.loss_forward
         swapped = None if forward is None or reverse.loss is None else max(0.0, reverse.loss - forward)
         return replace(reverse, source="reverse", loss_forward=swapped)
+    if own.rtt_mean_s is not None:
+        return own  # at most an hour old: nearer to the truth than other clusters' values
     rtt = regional.get((clusters[pair[0]], clusters[pair[1]]))
     if rtt is None:
         return own

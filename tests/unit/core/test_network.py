@@ -134,6 +134,13 @@ def test_a_missing_cell_takes_the_reverse_one_with_its_directions_swapped() -> N
     assert cell.loss_forward == pytest.approx(0.01)
 
 
+def test_a_fresh_reverse_cell_is_better_than_an_old_direct_one_and_that_than_the_region() -> None:
+    old = series("a", "b", rtt=0.3, age=900.0)
+    assert build_map(old | series("b", "a", rtt=0.1), CLUSTERS, NOW).cells["a", "b"].source == "reverse"
+    cell = build_map(old | series("d", "b", rtt=0.1), CLUSTERS, NOW).cells["a", "b"]
+    assert (cell.source, cell.rtt_mean_s, cell.state) == ("direct", 0.3, "unknown")
+
+
 def test_then_the_region_pair_without_its_loss() -> None:
     cell = build_map(series("a", "b", rtt=0.08), CLUSTERS, NOW).cells["d", "b"]
     assert (cell.source, cell.rtt_mean_s, cell.loss, cell.state, cell.judged) == (
