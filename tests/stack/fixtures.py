@@ -6,8 +6,9 @@ A module that wants a fleet of its own calls `fleet_for` in a fixture of its own
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +49,14 @@ def fleet_for(request: pytest.FixtureRequest, spec: FleetSpec | None = None, **c
         yield started
         if request.session.testsfailed > failed_before:
             started.keep_logs = True
-            reporter = request.config.pluginmanager.getplugin("terminalreporter")
-            if reporter is not None:
-                reporter.write_line(f"\nlogs of the stack are kept in {started.folder}")
+            _tell(request, f"\nlogs of the stack are kept in {started.folder}\n")
+
+
+def _tell(request: pytest.FixtureRequest, text: str) -> None:
+    """Writes past pytest's capture, which would swallow what a fixture's end prints."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        sys.stderr.write(text)
 
 
 @pytest.fixture(scope="session")
