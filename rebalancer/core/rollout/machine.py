@@ -113,7 +113,9 @@ def _begin(spec: Spec, status: Status, observed: Observed, now: float) -> tuple[
     """At rest: starts a revision that is wanted, unless it was aborted."""
     wanted = _candidate(spec, status, observed)
     if not wanted:
-        if status.state is State.ROLLED_BACK:
+        # Where we put the promoted template back ourselves, that nothing else is wanted is no sign of peace.
+        ours = status.restore and not spec.images
+        if status.state is State.ROLLED_BACK and not ours:
             return replace(status, state=State.IDLE, message="", hold=""), []
         return status, []
     if wanted in status.aborted:

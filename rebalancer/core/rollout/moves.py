@@ -117,6 +117,7 @@ def rolled_back(status: Status, now: float) -> Moved:
     state = State.IDLE if superseded else State.ROLLED_BACK
     text = status.message + (" (traffic is back on the promoted revision)" if not superseded else "")
     status = replace(
-        enter(status, state, now), message=text, ended_s=now, ticked_s=None, restore=False, evidence={}, sampled_s={},
+        enter(status, state, now), message=text, ended_s=now, ticked_s=None, restore=status.restore and not superseded,
+        evidence={}, sampled_s={},
     )  # fmt: skip
     return status, [Event("RolloutAborted", text, warning=not superseded)]

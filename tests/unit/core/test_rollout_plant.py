@@ -56,7 +56,7 @@ class Site:
     wanted: int = 10
     spec: Template = field(default_factory=lambda: OLD)
     paused: bool = False
-    running: str = R_OLD
+    running: str = R_OLD  # empty: created paused
     stable: dict[str, list[float]] = field(default_factory=dict)
     canary: tuple[Template, int] | None = None
     canary_born: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Plant:
 
     def __post_init__(self) -> None:
         for site in self.sites.values():
-            if site.present:
+            if site.present and site.running:
                 site.stable.setdefault(R_OLD, [-1e9] * site.wanted)
 
     def step(self, seconds: float = 1.0) -> None:
@@ -95,6 +95,8 @@ class Plant:
         site.templates[goal] = site.spec
         if not site.paused:
             site.running = goal
+        if not site.running:  # created paused: there is no ReplicaSet
+            return
         pods = site.stable.setdefault(site.running, [])
         while len(pods) < site.wanted:
             pods.append(self.now)
