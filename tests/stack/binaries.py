@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.stack.processes import StackError
 
 HERE = Path(__file__).parent
-HOW = "the test stack is not built: run `make stack` (about 8 min, once), or set REBALANCER_STACK_DIR"
+HOW = "the test stack is not built: run `make stack` (8 to 20 min, once), or set REBALANCER_STACK_DIR"
 
 
 @dataclass(frozen=True)
