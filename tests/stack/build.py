@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     print(
         f"Building {len(absent)} programs of the test stack from source. A first build takes about 8 min on 2 idle "
-        "cores (20 min on busy ones) and fills Go's caches with about 10 GB (`go clean -cache -modcache` empties them); the programs take 0.8 GB.",
+        "cores (20 min on busy ones) and fills Go's caches with about 10 GB "
+        "(`go clean -cache -modcache` empties them); the programs take 0.8 GB.",
         flush=True,
     )
     for module in dict.fromkeys(tool.module for tool in TOOLS if tool.name in absent):
