@@ -56,8 +56,8 @@ def fold(spec: Spec, status: Status, observed: Observed, samples: Sequence[Sampl
     Samples that were counted already, or that belong to a status that was never stored, change nothing: that makes
     a tick that was killed half-way harmless.
     """
-    if not status.active:
-        return status
+    if not status.active or status.started_s == now:
+        return status  # what was read before the begin belongs to nothing
     rules = {m.name: m.rule for m in spec.metrics}
     evidence, sampled = dict(status.evidence), dict(status.sampled_s)
     bad_since = status.bad_since_s

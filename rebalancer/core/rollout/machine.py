@@ -156,7 +156,6 @@ def decide(spec: Spec, status: Status, observed: Observed, samples: Sequence[Sam
     Returns:
         The decision. With `act_first` the actions go before the status is written, else after it.
     """
-    before = status
     status = fold(spec, look(spec, _tick(spec, status, now), observed, now), observed, samples, now)
     judged = judge(spec, status, samples)
     status, events = _interrupt(spec, status, observed, judged, now)
@@ -167,12 +166,11 @@ def decide(spec: Spec, status: Status, observed: Observed, samples: Sequence[Sam
         if status.state in RESTING:
             status, more = _begin(spec, status, observed, now)
         else:
-            status, more = advance(spec, status, observed, judged, now)
+            status, more = advance(spec, status, observed, judge(spec, status, samples), now)
         events += more
+        status = look(spec, status, observed, now)
         if status == old:
             break
-    if before.state is not status.state and status.state in RESTING:
-        status = look(spec, status, observed, now)
     actions = actions_for(spec, status, observed)
     taken = {a.cluster for a in extra}
     actions = (*extra, *(a for a in actions if a.cluster not in taken))
