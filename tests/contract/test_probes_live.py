@@ -113,10 +113,19 @@ class Rig:
         return build_map(samples, CLUSTERS, now)
 
 
-def free_port(host: str, kind: socket.SocketKind) -> int:
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind((host, 0))
-        return int(sock.getsockname()[1])
+def free_port(host: str) -> int:
+    """A port that is free for UDP and TCP, below the range from which the kernel gives ports to others meanwhile."""
+    for _ in range(100):
+        port = random.randint(15_000, 30_000)
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
+            contextlib.suppress(OSError),
+        ):
+            udp.bind((host, port))
+            tcp.bind((host, port))
+            return port
+    raise AssertionError("no free port in a hundred tries")
 
 
 def wait_for(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -142,7 +151,7 @@ def start_agent(
 
 
 def start_prometheus(http: dict[str, int], directory: Path) -> tuple[subprocess.Popen[bytes], int]:
-    port = free_port("127.0.0.1", socket.SOCK_STREAM)
+    port = free_port("127.0.0.1")
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(RULES / "rebalancer-recording.yaml"), str(RULES / "rebalancer-alerts.yaml")],
@@ -166,8 +175,8 @@ def start_prometheus(http: dict[str, int], directory: Path) -> tuple[subprocess.
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     find("prometheus")
     directory = tmp_path_factory.mktemp("probes")
-    listen = {name: free_port(HOSTS[name], socket.SOCK_DGRAM) for name in CLUSTERS}
-    http = {name: free_port("127.0.0.1", socket.SOCK_STREAM) for name in CLUSTERS}
+    listen = {name: free_port(HOSTS[name]) for name in CLUSTERS}
+    http = {name: free_port("127.0.0.1") for name in CLUSTERS}
     relay = Relay((HOSTS["us-1"], listen["us-1"]), loss=LOSS)
     running: list[subprocess.Popen[bytes]] = []
     agents = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,18 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that is free for UDP and TCP, below the range from which the kernel gives ports to others meanwhile."""
+    for _ in range(100):
+        port = random.randint(15_000, 30_000)
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
+            contextlib.suppress(OSError),
+        ):
+            udp.bind(("127.0.0.1", port))
+            tcp.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port in a hundred tries")
 
 
 def agent(tmp_path: Path, targets: list[tuple[str, str]], keys: KeyRing | None = None, **more: object) -> Agent:
@@ -55,13 +66,16 @@ async def get(agent_: Agent, path: str, head: str = "GET {} HTTP/1.1\r\n\r\n") -
     return answer
 
 
-def drive(agent_: Agent, test: Callable[[], object]) -> None:
+def drive(agent_: Agent, test: Callable[[], Coroutine[None, None, None]]) -> None:
     async def main() -> None:
         running = asyncio.ensure_future(agent_.run())
+        testing = asyncio.ensure_future(test())
         try:
-            result = test()
-            if asyncio.iscoroutine(result):
-                await result
+            await asyncio.wait({running, testing}, return_when=asyncio.FIRST_COMPLETED)
+            if not testing.done():
+                testing.cancel()
+                running.result()  # the agent's own reason says more than a deadline
+            await testing
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
