@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,6 @@ from rebalancer.core.network import LatencyMap
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-EMPTY: Mapping[str, float] = MappingProxyType({})
 TOTAL = "*"
 """The origin under which a workload's total demand stands in histories and forecasts."""
 
@@ -256,12 +254,12 @@ class Demand:
 
     unit: str
     total: float
-    by_origin: Mapping[str, float] = EMPTY
+    by_origin: Mapping[str, float] = field(default_factory=dict)
     served: Mapping[tuple[str, str], float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     censored: bool = False
     as_of_s: float = float("nan")
-    cpu_cores: Mapping[str, float] = EMPTY
+    cpu_cores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,8 +423,8 @@ class WorkloadPlan:
     capacity: float = float("nan")
     latency_ms: float = float("nan")
     target_latency_ms: float = float("nan")
-    terms: Mapping[str, float] = EMPTY
-    terms_now: Mapping[str, float] = EMPTY
+    terms: Mapping[str, float] = field(default_factory=dict)
+    terms_now: Mapping[str, float] = field(default_factory=dict)
     traffic: Mapping[tuple[str, str], float] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()

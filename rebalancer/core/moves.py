@@ -1,0 +1,240 @@
+"""From here to there: make-before-break moves that survive a kill at any point, within budgets and cool-downs.
+
+A move is a record on both objects. Where it stands is read off the replicas, never remembered: source and target both
+at their old numbers means begin, target up means wait and then cut the source, source down means done. All numbers are
+absolute, so that a step done twice is a no-op.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rebalancer.core.model import (
+    Action,
+    Demand,
+    EndIntent,
+    Moved,
+    MoveRecord,
+    Placement,
+    PutIntent,
+    Refusal,
+    SetReplicas,
+    Sight,
+    Step,
+    Unknown,
+    View,
+)
+from rebalancer.core.policy import Policy, resolve_count
+
+HOUR_S = 3600.0
+FOLLOW_RATIO = 0.1
+"""New replicas must get at least this share of the load of an average replica to count as followed by traffic."""
+FOLLOW_AFTER_S = 120.0
+"""Longest rate window that request counters are usually read with: after it, no traffic means no traffic."""
+FOLLOW_BLOCK_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSettings:
+    """Times of the move machine.
+
+    Attributes:
+        cool_down_s: how long neither end of a finished move takes part in the reverse one.
+        follow_after_s: how long ready replicas may stay without traffic before the move is undone.
+    """
+
+    cool_down_s: float = 600.0
+    follow_after_s: float = FOLLOW_AFTER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the move machine needs to know of one workload.
+
+    Attributes:
+        placements: cluster -> placement.
+        sight, views: by cluster.
+        untouchable: clusters where nothing may be written, for example paused ones.
+    """
+
+    policy: Policy
+    placements: Mapping[str, Placement]
+    demand: Demand | Unknown
+    sight: Mapping[str, Sight]
+    views: Mapping[str, View]
+    untouchable: frozenset[str] = frozenset()
+
+
+def records(placements: Mapping[str, Placement]) -> dict[str, MoveRecord]:
+    """Returns the moves in flight by id, from whatever object carries them."""
+    return {p.move.id: p.move for p in placements.values() if p.move is not None}
+
+
+def ended(placements: Mapping[str, Placement]) -> dict[str, Moved]:
+    """Returns the ended moves by id, from whatever object remembers them."""
+    return {m.id: m for p in placements.values() for m in p.moved}
+
+
+def effective(placements: Mapping[str, Placement]) -> dict[str, int]:
+    """Replicas by cluster as they will be when the moves in flight are through."""
+    result = {c: p.wanted for c, p in placements.items()}
+    for record in records(placements).values():
+        source, target = placements.get(record.source), placements.get(record.target)
+        if source is not None and source.wanted == record.source_before:
+            result[record.source] = record.source_before - record.replicas
+        if target is not None and target.wanted == record.target_before and not _cut(record, placements):
+            result[record.target] = record.target_before + record.replicas
+    return result
+
+
+def _cut(record: MoveRecord, placements: Mapping[str, Placement]) -> bool:
+    source = placements.get(record.source)
+    return source is not None and source.wanted <= record.source_before - record.replicas
+
+
+def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float) -> int:
+    """Replicas that may still begin to move within the rolling hour."""
+    total = sum(p.wanted for p in placements.values())
+    allowed = resolve_count(policy.max_moves_per_hour, total, at_least=1 if policy.max_moves_per_hour != 0 else 0)
+    used = sum(m.replicas for m in ended(placements).values() if now - m.ended_s < HOUR_S)
+    used += sum(r.replicas for r in records(placements).values())
+    return max(0, allowed - used)
+
+
+def cooling(placements: Mapping[str, Placement], source: str, target: str, now: float, settings: MoveSettings) -> bool:
+    """Says whether the reverse of a move from `source` to `target` ended too short a time ago."""
+    return any(
+        m.source == target and m.target == source and now - m.ended_s < settings.cool_down_s
+        for m in ended(placements).values()
+    )
+
+
+def not_followed(placements: Mapping[str, Placement], now: float) -> Moved | None:
+    """Returns the newest move of the last hour whose new replicas got no traffic, if there is one."""
+    found = [m for m in ended(placements).values() if m.outcome == "not-followed" and now - m.ended_s < FOLLOW_BLOCK_S]
+    return max(found, key=lambda m: m.ended_s, default=None)
+
+
+def follows(scene: Scene, cluster: str) -> bool | None:
+    """Says whether traffic reaches the replicas of a cluster; None where nobody can tell.
+
+    The load of a ready replica there is compared with the mean load of all ready replicas.
+    """
+    demand = scene.demand
+    if isinstance(demand, Unknown) or demand.unit != "requests/s" or not demand.served:
+        return None
+    view = scene.views.get(cluster)
+    if view is None or not view.complete or cluster in demand.missing:
+        return None
+    ready = {c: p.ready for c, p in scene.placements.items() if p.ready}
+    if cluster not in ready or not math.isfinite(demand.total) or demand.total <= 0:
+        return None
+    here = sum(v for (_, c), v in demand.served.items() if c == cluster) / ready[cluster]
+    return here >= FOLLOW_RATIO * demand.total / sum(ready.values())
+
+
+def _end(record: MoveRecord, scene: Scene, now: float, outcome: str) -> tuple[Step, ...]:
+    """Takes the intent off every object that carries it."""
+    moved = Moved(record.id, now, record.source, record.target, record.replicas, outcome)  # type: ignore[arg-type]  # callers pass literals
+    return tuple(
+        EndIntent(cluster, record.id, moved)
+        for cluster in (record.target, record.source)
+        if (p := scene.placements.get(cluster)) is not None and p.move is not None and p.move.id == record.id
+    )
+
+
+def _action(record: MoveRecord, workload: str, steps: tuple[Step, ...], reason: str, text: str) -> Action:
+    return Action(
+        record.kind, workload, steps, reason, text,
+        source=record.source, target=record.target, replicas=record.replicas,
+    )  # fmt: skip
+
+
+def advance(record: MoveRecord, scene: Scene, now: float, settings: MoveSettings) -> Action | Refusal:
+    """Says what a move in flight needs now.
+
+    Args:
+        record: the intent.
+        scene: the workload as observed.
+        now: time.
+        settings: times.
+
+    Returns:
+        The next steps, or why it waits.
+    """
+    source, target = scene.placements.get(record.source), scene.placements.get(record.target)
+    workload = next(iter(scene.placements.values())).workload
+    name = f"{record.replicas} replica(s) {record.source} -> {record.target}"
+    for cluster, placement in ((record.source, source), (record.target, target)):
+        if scene.sight.get(cluster) is not Sight.READY or cluster in scene.untouchable:
+            reason = "cluster-suspect" if scene.sight.get(cluster) is not Sight.LOST else "cluster-lost"
+            return Refusal(workload, reason, cluster, f"the move of {name} waits")
+        if placement is None:
+            return _action(record, workload, _end(record, scene, now, "cancelled"), "move-cancelled",
+                           f"{name}: the workload is gone from {cluster}")  # fmt: skip
+    assert source is not None and target is not None  # narrowed above
+    goal_source, goal_target = record.source_before - record.replicas, record.target_before + record.replicas
+    if source.wanted <= goal_source:
+        return _action(record, workload, _end(record, scene, now, "done"), "finish-move", f"{name}: done")
+    if source.wanted != record.source_before or target.wanted not in (record.target_before, goal_target):
+        return _action(record, workload, _end(record, scene, now, "cancelled"), "move-cancelled",
+                       f"{name}: somebody else set {source.wanted} in {record.source}, "
+                       f"{target.wanted} in {record.target}")  # fmt: skip
+    if target.wanted == record.target_before:
+        if now >= record.deadline_s:
+            outcome = "not-followed" if record.reason == "traffic-did-not-follow" else "timed-out"
+            return _action(record, workload, _end(record, scene, now, outcome), "move-timed-out",
+                           f"{name}: undone")  # fmt: skip
+        return _action(record, workload, begin(record, scene), "continue-move", f"{name}: the target is raised")
+    return _wait_or_cut(record, scene, now, settings, source, target)
+
+
+def begin(record: MoveRecord, scene: Scene) -> tuple[Step, ...]:
+    """The first steps of a move: the intent on both objects, then the target's replicas."""
+    marks = tuple(
+        PutIntent(cluster, record)
+        for cluster in (record.target, record.source)
+        if (p := scene.placements[cluster]).move is None or p.move.id != record.id
+    )
+    goal = record.target_before + record.replicas
+    return (*marks, SetReplicas(record.target, record.target_before, goal))
+
+
+def _wait_or_cut(
+    record: MoveRecord, scene: Scene, now: float, settings: MoveSettings, source: Placement, target: Placement
+) -> Action | Refusal:
+    """The target is up: wait until it is ready and gets traffic, then cut the source; or undo at the deadline."""
+    name = f"{record.replicas} replica(s) {record.source} -> {record.target}"
+    goal_target = record.target_before + record.replicas
+    policy = scene.policy
+    ready = target.ready_for(policy.min_ready_s, now)
+    blind = [c for c in (record.source, record.target) if not scene.views[c].complete]
+    if record.reason == "traffic-did-not-follow" or (ready < goal_target and now >= record.deadline_s):
+        if blind:
+            return Refusal(target.workload, "view-partial", blind[0], f"the undoing of {name} waits for its metrics")
+        undo: tuple[Step, ...] = (SetReplicas(record.target, goal_target, record.target_before),)
+        outcome = "not-followed" if record.reason == "traffic-did-not-follow" else "timed-out"
+        reason = "move-cancelled" if outcome == "not-followed" else "move-timed-out"
+        return _action(record, target.workload, undo + _end(record, scene, now, outcome), reason,
+                       f"{name}: {ready} of {goal_target} ready; the source stays")  # fmt: skip
+    if ready < goal_target:
+        return Refusal(target.workload, "move-in-flight", record.target,
+                       f"{name}: {ready} of {goal_target} ready for {policy.min_ready_s:g} s")  # fmt: skip
+    if blind:
+        return Refusal(target.workload, "view-partial", blind[0], f"the cut of {name} waits for its metrics")
+    all_ready_s = now - target.ready_since_s[goal_target - 1]
+    followed = follows(scene, record.target)
+    if all_ready_s < policy.drain_wait_s or (followed is False and all_ready_s < settings.follow_after_s):
+        return Refusal(target.workload, "move-in-flight", record.source,
+                       f"{name}: ready, sessions drain and traffic is awaited")  # fmt: skip
+    if followed is False:
+        marked = dataclasses.replace(record, reason="traffic-did-not-follow", deadline_s=now)
+        steps: tuple[Step, ...] = tuple(PutIntent(c, marked) for c in (record.target, record.source))
+        return _action(marked, target.workload, steps, "move-cancelled",
+                       f"{name}: no traffic on the new replicas for {all_ready_s:.0f} s")  # fmt: skip
+    cut = SetReplicas(record.source, record.source_before, record.source_before - record.replicas)
+    return _action(record, target.workload, (cut, *_end(record, scene, now, "done")), "finish-move",
+                   f"{name}: {ready} ready, the source is cut")  # fmt: skip

@@ -1,0 +1,223 @@
+"""Snapshot, forecast and policies to a plan: a pure function of values.
+
+Order: common ground, moves in flight, drafts, the solver, scaling, moves that pay, and the guardrails last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+from rebalancer.core import guardrails, moves, placement
+from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Unknown, WorkloadPlan
+from rebalancer.core.model import Snapshot as Snapshot
+from rebalancer.core.planning import actions as act
+from rebalancer.core.planning.draft import Draft, begin, item
+from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
+from rebalancer.core.policy import Policy
+
+__all__ = ["PlanMemory", "PlanSettings", "planning"]
+
+
+def planning(
+    snapshot: Snapshot,
+    forecast: Forecast,
+    policies: Mapping[str, Policy],
+    memory: PlanMemory,
+    settings: PlanSettings,
+) -> tuple[Plan, PlanMemory]:
+    """Plans one cycle.
+
+    Args:
+        snapshot: what was seen; its `at_s` is the time of planning.
+        forecast: bands of demand.
+        policies: by `namespace/name`.
+        memory: what the last call returned, or what status gave back after a restart.
+        settings: settings that are not a policy's.
+
+    Returns:
+        The plan and the new memory. The same arguments give the same plan.
+    """
+    ground = lay(snapshot, memory, settings)
+    refusals: list[Refusal] = []
+    drafts: dict[str, Draft] = {}
+    planned: dict[str, list[Action]] = {}
+    for workload in sorted(snapshot.placements):
+        policy = policies[snapshot.policies[workload]]
+        owner = _owned(snapshot, workload, policy)
+        if owner:
+            refusals.append(owner)
+            continue
+        draft = begin(workload, policy, ground, forecast, memory)
+        drafts[workload] = draft
+        planned[workload] = _flying(draft, ground)
+    solution, items = _solve(drafts, ground)
+    steps, step_items = _within_budgets(drafts, ground, solution, items)
+    workloads = {}
+    for workload, draft in drafts.items():
+        placed = steps.items[workload]
+        _shortfall(draft, placed)
+        scaling, adds, cuts = act.scale(draft, placed.replicas)
+        base = {**draft.now, **{s.cluster: s.replicas for a in scaling for s in a.steps if isinstance(s, SetReplicas)}}
+        moving = act.exchange(draft, step_items[workload], ground, base, adds, cuts)
+        planned[workload] += [*scaling, *moving]
+        kept = _guard(draft, planned[workload], ground)
+        planned[workload] = kept
+        workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
+        refusals += _refusals(draft)
+    ordered = tuple(a for w in sorted(planned) for a in planned[w])
+    plan = Plan(
+        id=_id(snapshot.at_s, ordered, refusals),
+        at_s=snapshot.at_s,
+        actions=ordered,
+        refusals=tuple(refusals),
+        workloads=workloads,
+        views=snapshot.views,
+        sight={c: ground.sight_of(c, math.inf) for c in snapshot.clusters},
+        taints=ground.taints,
+        gap_ratio=solution.gap_ratio,
+    )
+    return plan, PlanMemory(
+        clocks=ground.clocks,
+        network=ground.network_memory,
+        recommendations={w: d.recommendations for w, d in drafts.items()},
+        capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
+    )
+
+
+def _owned(snapshot: Snapshot, workload: str, policy: Policy) -> Refusal | None:
+    """Whether somebody else owns the workload's replicas now."""
+    if workload in snapshot.rollouts:
+        return Refusal(workload, "rollout-in-progress")
+    for cluster, found in snapshot.placements[workload].items():
+        if found.owner == "hpa":
+            return Refusal(workload, "hpa-no-traffic-control", cluster)
+        if found.owner == "rollout":
+            return Refusal(workload, "rollout-in-progress", cluster)
+    return Refusal(workload, "paused") if policy.paused else None
+
+
+def _flying(draft: Draft, ground: Ground) -> list[Action]:
+    """What the moves in flight need now."""
+    result = []
+    for record in sorted(moves.records(draft.placements).values(), key=lambda r: (r.started_s, r.id)):
+        step = moves.advance(record, draft.scene, ground.snapshot.at_s, ground.settings.moves)
+        if isinstance(step, Refusal):
+            draft.refusals.append(step)
+        elif step.steps:
+            result.append(step)
+    return result
+
+
+def _solve(drafts: Mapping[str, Draft], ground: Ground) -> tuple[placement.Solution, dict[str, placement.Item]]:
+    """The optimum that the moves work towards."""
+    items = {w: item(d, ground, None) for w, d in drafts.items()}
+    return placement.solve(list(items.values()), *_free(ground)), items
+
+
+def _free(ground: Ground) -> tuple[dict[str, float], dict[str, float]]:
+    known = {c: r for c, r in ground.rooms.items() if not isinstance(r, Unknown)}
+    return {c: r.cpu for c, r in known.items()}, {c: r.memory for c, r in known.items()}
+
+
+def _within_budgets(
+    drafts: Mapping[str, Draft],
+    ground: Ground,
+    solution: placement.Solution,
+    items: dict[str, placement.Item],
+) -> tuple[placement.Solution, dict[str, placement.Item]]:
+    """The best next step within the move budgets; the optimum itself where it is within them."""
+    limits = {}
+    for workload, draft in drafts.items():
+        found = solution.items[workload].replicas
+        additions = sum(max(0, found[c] - n) for c, n in draft.now.items())
+        exchanges = min(additions, sum(max(0, n - found[c]) for c, n in draft.now.items()))
+        left = moves.budget_left(draft.policy, draft.placements, ground.snapshot.at_s)
+        if exchanges > max(1, left):
+            limits[workload] = max(1, left)
+    if not limits:
+        return solution, items
+    stepped = {w: item(d, ground, limits.get(w)) for w, d in drafts.items()}
+    return placement.solve(list(stepped.values()), *_free(ground)), stepped
+
+
+def _shortfall(draft: Draft, placed: placement.Placed) -> None:
+    """Notes replicas that found no place, and the first reason of each cluster that could not take them."""
+    if placed.unplaced:
+        why = ", ".join(f"{c}: {r}" for c, r in sorted(draft.barred.items())) or "no cluster is allowed"
+        reason = "no-room" if draft.now else "residency-empty"
+        draft.refuse(reason, "", f"{placed.unplaced} of {draft.wanted.replicas} replicas have no place ({why})")
+
+
+def _refusals(draft: Draft) -> list[Refusal]:
+    """The draft's refusals, and one for each cluster that is barred for a reason worth knowing."""
+    told = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown", "taint-not-tolerated", "cluster-lost")
+    noted = {(r.reason, r.cluster) for r in draft.refusals}
+    extra = [
+        Refusal(draft.workload, reason, cluster, "nothing new goes there")
+        for cluster, reason in sorted(draft.barred.items())
+        if reason in told and (reason, cluster) not in noted
+    ]
+    return [*draft.refusals, *extra]
+
+
+def _guard(draft: Draft, wanted: list[Action], ground: Ground) -> list[Action]:
+    """Lets the guardrails look at each action."""
+    demand = draft.scene.demand
+    scene = guardrails.Guarded(
+        policy=draft.policy,
+        placements=draft.placements,
+        views=ground.snapshot.views,
+        sight=draft.scene.sight,
+        paused_clusters=draft.scene.untouchable,
+        brake=ground.brake,
+        demand_complete=not isinstance(demand, Unknown) and not demand.missing,
+        wanted=draft.wanted.replicas,
+    )
+    kept = []
+    for action in wanted:
+        veto = guardrails.check(action, scene)
+        if veto is None:
+            kept.append(action)
+        else:
+            draft.refusals.append(veto)
+    return kept
+
+
+def _picture(
+    draft: Draft, given: placement.Item, placed: placement.Placed, kept: list[Action], ground: Ground
+) -> WorkloadPlan:
+    """Everything a reader wants to know of one workload."""
+    today = placement.evaluate(given, draft.now)
+    demand = draft.scene.demand
+    served = {} if isinstance(demand, Unknown) else demand.served
+    known = {k: v for k, v in served.items() if k in draft.distance}
+    latency = act.mean_ms(draft, known) if known else act.mean_ms(draft, today.traffic)
+    totals = {o: sum(v for (r, _), v in placed.traffic.items() if r == o) for o in draft.origins}
+    lines = list(draft.lines)
+    unpriced = sorted(c for c in draft.now if ground.cluster(c).price.cpu_core_hour is None)
+    lines.extend(f"price of {cluster} unknown: it takes no part in cost" for cluster in unpriced)
+    return WorkloadPlan(
+        workload=draft.workload,
+        policy=draft.policy.key,
+        now={c: p.wanted for c, p in draft.placements.items()},
+        planned=act.after(draft.placements, kept),
+        target={**dict.fromkeys(draft.lost, 0), **placed.replicas},
+        wanted=draft.wanted.replicas,
+        demand=draft.demand,
+        unit=draft.unit,
+        capacity=draft.capacity,
+        latency_ms=latency,
+        target_latency_ms=act.mean_ms(draft, placed.traffic),
+        terms=act.terms(given, draft, placed),
+        terms_now=act.terms(given, draft, today),
+        traffic={(o, c): v / totals[o] for (o, c), v in placed.traffic.items() if totals[o] > 0},
+        barred=dict(draft.barred),
+        lines=tuple(lines),
+    )
+
+
+def _id(at_s: float, ordered: tuple[Action, ...], refusals: list[Refusal]) -> str:
+    text = f"{at_s:.3f}{ordered!r}{refusals!r}"
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

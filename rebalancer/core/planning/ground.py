@@ -1,0 +1,121 @@
+"""What all workloads share in one cycle: sight, taints, rooms, and distances between origins and clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rebalancer.core import network, room, sight
+from rebalancer.core.model import Cluster, Effect, Sight, Snapshot, Taint, Unknown
+from rebalancer.core.moves import MoveSettings
+from rebalancer.core.network import NetworkMemory, NetworkSettings
+from rebalancer.core.scaling import Recommendations, ScalingSettings
+
+QUALITY_TAINT = "network-quality"
+LOSS_FACTOR = 10.0
+LOSS_FLOOR_MS = 200.0
+"""A lost packet costs about one retransmission timeout, at least 200 ms (the floor of common TCP stacks), and a request
+takes about ten packets: penalty = 10 * loss * max(200 ms, 2 RTT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """Settings of the planner that are not a policy's."""
+
+    scaling: ScalingSettings = ScalingSettings()
+    moves: MoveSettings = MoveSettings()
+    network: NetworkSettings = NetworkSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """What planning needs from before.
+
+    Attributes:
+        clocks: loss-of-sight clock by cluster; the one part that must survive a restart.
+        network: hysteresis of links.
+        recommendations: by workload; a cold one only delays decreases.
+        capacity: learned capacity by workload.
+    """
+
+    clocks: Mapping[str, sight.Clock] = field(default_factory=dict)
+    network: NetworkMemory = field(default_factory=NetworkMemory)
+    recommendations: Mapping[str, Recommendations] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The common ground of one cycle.
+
+    Attributes:
+        regions: cluster -> region.
+        rooms: cluster -> room or Unknown.
+        taints: cluster -> the user's taints and ours.
+        clocks, brake: loss of sight.
+    """
+
+    snapshot: Snapshot
+    regions: Mapping[str, str]
+    rooms: Mapping[str, room.Room | Unknown]
+    taints: Mapping[str, tuple[Taint, ...]]
+    clocks: Mapping[str, sight.Clock]
+    brake: bool
+    settings: PlanSettings
+    network_memory: NetworkMemory
+
+    def cluster(self, name: str) -> Cluster:
+        """Returns the declaration of a cluster."""
+        return self.snapshot.clusters[name].cluster
+
+    def sight_of(self, name: str, lost_after_s: float) -> Sight:
+        """Returns how well a cluster is seen, by a policy's patience."""
+        return sight.judge(self.clocks[name], lost_after_s, self.snapshot.at_s, brake=self.brake)
+
+    def origin_ms(self, origin: str, cluster: str) -> tuple[float, float] | None:
+        """Returns (round-trip time in ms, loss ratio) from an origin to a cluster; None if nobody measured it.
+
+        Unknown loss counts as none: it adds no penalty to a path that answers.
+        """
+        latency = self.snapshot.network
+        rtt = network.origin_rtt(latency, self.regions, origin, cluster)
+        if rtt is None:
+            return None
+        vantages = [c for c, region in self.regions.items() if region == origin and c != cluster]
+        if self.regions[cluster] == origin or not vantages:
+            return rtt * 1000.0, 0.0
+        nearest = min(vantages, key=lambda v: (latency.rtt_s(v, cluster) or float("inf"), v))
+        return rtt * 1000.0, latency.loss(nearest, cluster) or 0.0
+
+    def between_ms(self, a: str, b: str) -> float | None:
+        """Returns the round-trip time in ms between two clusters; None if nobody measured it."""
+        if a == b:
+            return 0.0
+        rtt = self.snapshot.network.rtt_s(a, b)
+        return None if rtt is None else rtt * 1000.0
+
+
+def penalty_ms(rtt_ms: float, loss: float) -> float:
+    """Round-trip time with what losses add to it, in ms."""
+    return rtt_ms + LOSS_FACTOR * loss * max(LOSS_FLOOR_MS, 2.0 * rtt_ms)
+
+
+def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Ground:
+    """Works out the common ground of a cycle."""
+    now = snapshot.at_s
+    clocks = sight.tick(memory.clocks, {n: s.seen_s for n, s in snapshot.clusters.items()}, now)
+    _, tainted, network_memory = network.judge(snapshot.network, memory.network, settings.network, now)
+    taints = {}
+    for name, state in snapshot.clusters.items():
+        ours = (Taint(QUALITY_TAINT, tainted[name], Effect.NO_SCHEDULE),) if name in tainted else ()
+        taints[name] = (*state.cluster.taints, *ours)
+    return Ground(
+        snapshot=snapshot,
+        regions={n: s.cluster.region for n, s in snapshot.clusters.items()},
+        rooms={n: room.of(s) for n, s in snapshot.clusters.items()},
+        taints=taints,
+        clocks=clocks,
+        brake=sight.braked(clocks, now),
+        settings=settings,
+        network_memory=network_memory,
+    )

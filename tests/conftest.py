@@ -1,0 +1,3 @@
+"""Shared fixtures: those of the real stack."""
+
+pytest_plugins = ["tests.stack.fixtures"]
