@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import highspy
+import highspy.highs
 import numpy as np
 
 LATENCY_DOLLARS = 0.001
@@ -160,7 +161,8 @@ class _Program:
         if any(self.integer):
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[i] for i in self.integer]
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # the library has no types here
+        # The public class prints a banner before it can be silenced; its base takes the option first.
+        solver = highspy.highs._Highs()  # type: ignore[attr-defined]  # see above
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("random_seed", 0)
