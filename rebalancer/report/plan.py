@@ -1,0 +1,217 @@
+"""A plan as a table, as JSON and as an explanation. All three say the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rebalancer.core.model import Plan, Refusal, WorkloadPlan
+from rebalancer.core.reasons import REASONS, words
+
+
+def clock(at_s: float | None) -> str:
+    """A time in UTC; `never` where there is none."""
+    return "never" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number, or `unknown` where it is not finite."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else "unknown"
+
+
+def summary(plan: Plan) -> str:
+    """The one line that says how much a plan would do."""
+    up = sum(1 for a in plan.actions if a.kind == "scale" and a.replicas > 0)
+    down = sum(1 for a in plan.actions if a.kind == "scale" and a.replicas < 0)
+    moves = sum(1 for a in plan.actions if a.kind != "scale")
+    touched = {a.workload for a in plan.actions}
+    still = len(set(plan.workloads) - touched)
+    return f"Plan: {up} up, {down} down, {moves} moves, {still} unchanged, {len(plan.refusals)} refusals."
+
+
+def exit_code(plan: Plan) -> int:
+    """0 nothing to do, 2 something to do, 3 nothing to do because something is not seen or refused."""
+    if plan.actions:
+        return 2
+    blocked = any(not v.complete for v in plan.views.values()) or any(
+        r.reason not in ("stabilising", "gain-too-small", "at-min") for r in plan.refusals
+    )
+    return 3 if blocked else 0
+
+
+def _grouped(refusals: tuple[Refusal, ...]) -> dict[tuple[str, str, str, str], int]:
+    counts: dict[tuple[str, str, str, str], int] = {}
+    for r in refusals:
+        key = (r.workload, r.reason, r.cluster, r.detail)
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _placements(plan: Plan) -> Table:
+    table = Table(title="Placements", title_justify="left", expand=False)
+    for name in ("workload", "cluster", "now", "planned", "target", "note"):
+        table.add_column(name, justify="right" if name in ("now", "planned", "target") else "left")
+    for workload, item in plan.workloads.items():
+        first = True
+        for cluster in sorted(item.now):
+            now, planned = item.now[cluster], item.planned.get(cluster, item.now[cluster])
+            note = item.barred.get(cluster, "")
+            change = f"{planned} ({planned - now:+d})" if planned != now else str(planned)
+            style = "bold" if planned != now else ""
+            table.add_row(workload if first else "", cluster, str(now), change, str(item.target.get(cluster, 0)), note,
+                          style=style)  # fmt: skip
+            first = False
+    return table
+
+
+def render(plan: Plan, errors: tuple[str, ...] = (), *, acting: bool = False) -> RenderableType:
+    """Returns the plan for a terminal.
+
+    Args:
+        plan: the plan.
+        errors: parts that could not be seen.
+        acting: whether it is carried out.
+    """
+    mode = "acting" if acting else "observing only, nothing is changed"
+    parts: list[RenderableType] = [Text(f"plan {plan.id} of {clock(plan.at_s)}, {mode}")]
+    for cluster, view in sorted(plan.views.items()):
+        if not view.complete:
+            parts.append(
+                Text(f"view of {cluster}: {view.state} since {clock(view.since_s)}: {view.detail}", "yellow")
+            )  # fmt: skip
+    parts += [Text(e, "yellow") for e in errors]
+    parts.append(_placements(plan))
+    for item in plan.workloads.values():
+        parts.append(
+            Text(
+                f"{item.workload}: demand {number(item.demand, 4)} {item.unit}, {number(item.capacity, 4)} each, "
+                f"{item.wanted} wanted; latency {number(item.latency_ms)} -> {number(item.target_latency_ms)} ms"
+            )
+        )  # fmt: skip
+    if plan.actions:
+        table = Table(title="Actions", title_justify="left")
+        for name in ("kind", "workload", "reason", "what"):
+            table.add_column(name)
+        for action in plan.actions:
+            table.add_row(action.kind, action.workload, action.reason, action.explanation)
+        parts.append(table)
+    grouped = _grouped(plan.refusals)
+    if grouped:
+        table = Table(title="Refusals", title_justify="left")
+        for name in ("workload", "reason", "cluster", "detail"):
+            table.add_column(name)
+        for (workload, reason, cluster, detail), count in grouped.items():
+            table.add_row(workload, reason, cluster, f"{detail} (x{count})" if count > 1 else detail)
+        parts.append(table)
+    parts.append(Text(summary(plan), "bold"))
+    return Group(*parts)
+
+
+def as_json(plan: Plan, errors: tuple[str, ...] = ()) -> str:
+    """Returns the plan as JSON; unknown numbers are null."""
+    body = {
+        "id": plan.id,
+        "at": clock(plan.at_s),
+        "summary": summary(plan),
+        "gapRatio": _null(plan.gap_ratio),
+        "views": {c: {"state": v.state, "since": clock(v.since_s), "detail": v.detail} for c, v in plan.views.items()},
+        "sight": {c: s.value for c, s in plan.sight.items()},
+        "taints": {c: [f"{t.key}={t.value}:{t.effect}" for t in ts] for c, ts in plan.taints.items() if ts},
+        "workloads": {w: _workload(item) for w, item in plan.workloads.items()},
+        "actions": [
+            {"kind": a.kind, "workload": a.workload, "reason": a.reason, "explanation": a.explanation,
+             "source": a.source, "target": a.target, "replicas": a.replicas, "gainDollarsPerHour": _null(a.gain)}
+            for a in plan.actions
+        ],
+        "refusals": [
+            {"workload": r.workload, "reason": r.reason, "cluster": r.cluster, "detail": r.detail,
+             "nextStep": REASONS[r.reason].next_step}
+            for r in plan.refusals
+        ],
+        "errors": list(errors),
+    }  # fmt: skip
+    return json.dumps(body, indent=2, sort_keys=True, allow_nan=False)
+
+
+def _null(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _workload(item: WorkloadPlan) -> dict[str, Any]:
+    return {
+        "policy": item.policy,
+        "now": dict(item.now),
+        "planned": dict(item.planned),
+        "target": dict(item.target),
+        "wanted": item.wanted,
+        "demand": _null(item.demand),
+        "unit": item.unit,
+        "capacityPerReplica": _null(item.capacity),
+        "latencyMs": _null(item.latency_ms),
+        "targetLatencyMs": _null(item.target_latency_ms),
+        "termsNow": {k: _null(v) for k, v in item.terms_now.items()},
+        "termsTarget": {k: _null(v) for k, v in item.terms.items()},
+        "barred": dict(item.barred),
+        "lines": list(item.lines),
+    }
+
+
+def explain(plan: Plan, workload: str) -> list[str]:
+    """Says why a plan does what it does with one workload, a line each.
+
+    Raises:
+        KeyError: the plan knows no such workload.
+    """
+    refusals = [r for r in plan.refusals if r.workload == workload]
+    if workload not in plan.workloads and not refusals:
+        raise KeyError(workload)
+    lines = [f"{workload} in plan {plan.id} of {clock(plan.at_s)}"]
+    item = plan.workloads.get(workload)
+    if item is not None:
+        lines += _picture(item)
+    for action in (a for a in plan.actions if a.workload == workload):
+        lines.append(f"does: {action.kind} {action.explanation}")
+        lines.append(f"  because {action.reason}: {words(action.reason)}")
+    for refusal in refusals:
+        where = f" in {refusal.cluster}" if refusal.cluster else ""
+        lines.append(f"does not{where}: {refusal.reason}" + (f" ({refusal.detail})" if refusal.detail else ""))
+        lines.append(f"  {words(refusal.reason)}")
+    return lines
+
+
+def _picture(item: WorkloadPlan) -> list[str]:
+    lines = [f"policy {item.policy}", *item.lines]
+    lines.append(
+        f"one replica serves {number(item.capacity, 4)} {item.unit}; {item.wanted} replicas are wanted in total"
+    )
+    lines.append(
+        f"traffic-weighted latency {number(item.latency_ms)} ms now, {number(item.target_latency_ms)} ms at the target"
+    )
+    for cluster in sorted(item.now):
+        barred = f", nothing new: {item.barred[cluster]}" if cluster in item.barred else ""
+        lines.append(
+            f"  {cluster}: {item.now[cluster]} now, {item.planned.get(cluster, 0)} planned, "
+            f"{item.target.get(cluster, 0)} at the target{barred}"
+        )
+    lines += _terms("cost now", item.terms_now) + _terms("cost at the target", item.terms)
+    return lines
+
+
+def _terms(name: str, terms: Mapping[str, float]) -> list[str]:
+    known = ", ".join(f"{k} {v:.4f}" for k, v in terms.items() if abs(v) > 5e-5)
+    return [f"{name}, $/h or its equivalent: {known or 'none'}"]
+
+
+def to_text(renderable: RenderableType, width: int = 140) -> str:
+    """Renders without colour at a fixed width, for files and tests."""
+    console = Console(width=width, no_color=True, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
