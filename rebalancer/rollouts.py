@@ -14,21 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rebalancer.core.rollout import counters
+from rebalancer.core.rollout.decision import Action, Decision
 from rebalancer.core.rollout.judge import log_bad
 from rebalancer.core.rollout.machine import decide
-from rebalancer.core.rollout.model import (
-    Action,
-    ClusterSeen,
-    Decision,
-    Metric,
-    Observed,
-    Request,
-    Sample,
-    Spec,
-    State,
-    Status,
-    Stored,
-)
+from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Request, Sample, Spec, State, Status, Stored
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import Clock, CounterAnswer, Notifier, Outcome, Selection, Telemetry
 

@@ -15,6 +15,7 @@ from rebalancer.api.base import Duration as DurationText
 from rebalancer.core import evidence
 from rebalancer.core.rollout import model as core
 
+_LABEL_LENGTH, _NAME_LENGTH = 63, 253
 _PLANNED: dict[str, tuple[str, ...]] = {
     "spec": ("revisionHistoryLimit",),
     "canary": (
@@ -228,7 +229,11 @@ class CanaryRollout(Model):
     status: dict[str, Any] | None = None
 
     @model_validator(mode="after")
-    def _same_namespace(self) -> CanaryRollout:
+    def _names(self) -> CanaryRollout:
+        if len(self.metadata.name) > _LABEL_LENGTH:
+            raise ValueError(f"the name is longer than {_LABEL_LENGTH} characters: canary pods carry it as a label")
+        if len(self.spec.workload_ref.name) > _NAME_LENGTH - len("-canary"):
+            raise ValueError(f"<workload>-canary would be longer than {_NAME_LENGTH} characters")
         other = self.spec.workload_ref.namespace
         if other is not None and other != self.metadata.namespace:
             raise ValueError(

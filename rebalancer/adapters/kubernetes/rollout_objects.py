@@ -10,16 +10,8 @@ from pydantic import ValidationError
 
 from rebalancer.api.rollout import CanaryRollout
 from rebalancer.core.rollout.codec import status_from_dict
-from rebalancer.core.rollout.model import (
-    CanarySeen,
-    ClusterSeen,
-    SetTemplate,
-    Spec,
-    StableSeen,
-    Status,
-    Stored,
-    Template,
-)
+from rebalancer.core.rollout.decision import SetTemplate
+from rebalancer.core.rollout.model import CanarySeen, ClusterSeen, Spec, StableSeen, Status, Stored, Template
 from rebalancer.core.rollout.revision import HASH_LABEL, ROLLOUT_LABEL, clean, revision_of
 from rebalancer.core.rollout.verbs import parse_request
 

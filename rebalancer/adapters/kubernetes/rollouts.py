@@ -27,18 +27,8 @@ from rebalancer.adapters.kubernetes.rollout_objects import (
 )
 from rebalancer.api.base import GROUP, VERSION
 from rebalancer.core.rollout.codec import status_to_dict
-from rebalancer.core.rollout.model import (
-    Action,
-    ClusterSeen,
-    DeleteCanary,
-    EnsureCanary,
-    PauseStable,
-    ScaleCanary,
-    SetTemplate,
-    Spec,
-    Status,
-    Stored,
-)
+from rebalancer.core.rollout.decision import Action, DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
+from rebalancer.core.rollout.model import ClusterSeen, Spec, Status, Stored
 from rebalancer.core.rollout.revision import ROLLOUT_LABEL
 from rebalancer.errors import ClusterError
 from rebalancer.ports import Outcome, OutcomeKind

@@ -1,12 +1,10 @@
 """The canary state machine: pure functions over values; the memory of a rollout is its status."""
 
+from rebalancer.core.rollout.decision import Action, Decision, Event
 from rebalancer.core.rollout.machine import decide
 from rebalancer.core.rollout.model import (
-    Action,
     CanarySeen,
     ClusterSeen,
-    Decision,
-    Event,
     Metric,
     Observed,
     Request,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from rebalancer.core.rollout.decision import Action, DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
 from rebalancer.core.rollout.model import (
     PROMOTED,
     SHARING,
-    Action,
     ClusterSeen,
     ClusterStatus,
-    DeleteCanary,
-    EnsureCanary,
     Observed,
-    PauseStable,
-    ScaleCanary,
-    SetTemplate,
     Spec,
     StableSeen,
     State,

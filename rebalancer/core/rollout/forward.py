@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rebalancer.core.rollout.decision import Event
 from rebalancer.core.rollout.judge import Judgement
-from rebalancer.core.rollout.model import (
-    ClusterStatus,
-    Event,
-    Observed,
-    Spec,
-    State,
-    Status,
-)
+from rebalancer.core.rollout.model import ClusterStatus, Observed, Spec, State, Status
 from rebalancer.core.rollout.moves import Moved, begin_step, complete, enter, rolled_back
 from rebalancer.core.rollout.sight import desired, settled_back, settled_forward
 

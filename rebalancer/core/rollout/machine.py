@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rebalancer.core.rollout import requests
 from rebalancer.core.rollout.actions import actions_for
+from rebalancer.core.rollout.decision import Decision, Event
 from rebalancer.core.rollout.forward import advance
 from rebalancer.core.rollout.judge import Judgement, fold, judge
 from rebalancer.core.rollout.model import (
@@ -18,8 +19,6 @@ from rebalancer.core.rollout.model import (
     RESTING,
     SHARING,
     ClusterStatus,
-    Decision,
-    Event,
     Observed,
     Sample,
     Spec,

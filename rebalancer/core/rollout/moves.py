@@ -7,16 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from rebalancer.core.evidence import MetricEvidence
-from rebalancer.core.rollout.model import (
-    PROMOTED,
-    Batch,
-    ClusterStatus,
-    Event,
-    Observed,
-    Spec,
-    State,
-    Status,
-)
+from rebalancer.core.rollout.decision import Event
+from rebalancer.core.rollout.model import PROMOTED, Batch, ClusterStatus, Observed, Spec, State, Status
 from rebalancer.core.rollout.waves import canary_replicas
 
 _ABORTED_KEPT = 10

@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rebalancer.core.rollout.actions import undo_actions
+from rebalancer.core.rollout.decision import Action, Event
 from rebalancer.core.rollout.forward import next_step, promote
-from rebalancer.core.rollout.model import (
-    RESTING,
-    SHARING,
-    Action,
-    Event,
-    Observed,
-    Request,
-    Spec,
-    State,
-    Status,
-)
+from rebalancer.core.rollout.model import RESTING, SHARING, Observed, Request, Spec, State, Status
 from rebalancer.core.rollout.moves import Moved, roll_back
 
 Handled = tuple[Status, list[Event], tuple[Action, ...]]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from rebalancer.core.rollout import Request, State, Status, Step, Wave, decide
-from rebalancer.core.rollout.model import DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate, Spec
+from rebalancer.core.rollout.decision import DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
+from rebalancer.core.rollout.model import Spec
 from tests.unit.core.test_rollout_plant import (
     NEW,
     NEWER,

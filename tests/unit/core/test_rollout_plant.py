@@ -11,20 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rebalancer.core.evidence import Counts
+from rebalancer.core.rollout.decision import Action, DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
 from rebalancer.core.rollout.model import (
-    Action,
     CanarySeen,
     ClusterSeen,
     ClusterStatus,
-    DeleteCanary,
-    EnsureCanary,
     Metric,
     Observed,
-    PauseStable,
     Request,
     Sample,
-    ScaleCanary,
-    SetTemplate,
     Spec,
     StableSeen,
     Status,
