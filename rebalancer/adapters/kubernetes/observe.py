@@ -1,0 +1,161 @@
+"""Lists what one cluster runs, in a worker thread, within one deadline for all lists together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from rebalancer.adapters.kubernetes import placements
+from rebalancer.adapters.kubernetes.clients import ClusterClient
+from rebalancer.adapters.kubernetes.placements import Objects, ReadyMemory, Seen
+from rebalancer.adapters.kubernetes.structs import (
+    Autoscaler,
+    AutoscalerList,
+    Deployment,
+    DeploymentList,
+    Node,
+    NodeList,
+    Pod,
+    PodList,
+    Version,
+)
+from rebalancer.core.model import NodeRoom, Unknown
+from rebalancer.core.policy import Policy
+from rebalancer.errors import ClusterError
+
+PAGE = 500
+MAX_PAGES = 400
+FEW_NAMESPACES = 4
+"""Up to so many namespaces are listed one by one; more cost more round trips than one list of the cluster."""
+VERSION_AGE_S = 600.0
+_PODS = [("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed")]
+L2 = TypeVar("L2")
+L = TypeVar("L", PodList, DeploymentList, NodeList, AutoscalerList)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What one look at a cluster found.
+
+    Attributes:
+        seen: placements and policies.
+        nodes: room, or Unknown with what is missing.
+        gaps: sentences on lists that were denied; the rest is good.
+        took_s: how long the look took.
+    """
+
+    seen: Seen
+    nodes: tuple[NodeRoom, ...] | Unknown
+    allocatable_cpu: float
+    allocatable_memory: float
+    version: str
+    gaps: tuple[str, ...]
+    took_s: float
+
+
+@dataclass(slots=True)
+class Observer:
+    """Looks at one cluster again and again; used by one thread at a time."""
+
+    client: ClusterClient
+    deadline_s: float
+    ready: ReadyMemory = field(default_factory=ReadyMemory)
+    version: str = ""
+    version_at: float = -VERSION_AGE_S
+
+    def look(self, policies: Sequence[Policy], now: float) -> ClusterView:
+        """Lists everything once.
+
+        A list that is denied leaves its part unknown: nodes or pods the room, pods the exact times of readiness
+        (which then come from the Deployments' status), autoscalers who owns the replicas.
+
+        Raises:
+            ClusterError: the Deployments can't be read.
+        """
+        began = time.monotonic()
+        until = began + self.deadline_s
+        gaps: list[str] = []
+        if time.monotonic() - self.version_at > VERSION_AGE_S:
+            self.version = msgspec.json.decode(
+                self.client.request("GET", "/version", until=until).body, type=Version
+            ).git_version
+            self.version_at = time.monotonic()
+        spaces = sorted({p.namespace for p in policies})
+        deployments = self._deployments(spaces, until)
+        autoscalers = self._denied(lambda: self._autoscalers(spaces, until), gaps)
+        nodes = self._denied(lambda: self._nodes(until), gaps)
+        pods = self._denied(lambda: self._pods(until), gaps)
+        seen = placements.read(
+            self.client.name, Objects(deployments, pods, nodes, autoscalers), policies, self.ready, now
+        )
+        rooms: tuple[NodeRoom, ...] | Unknown = Unknown("room-unknown", detail="; ".join(gaps))
+        cpu = memory = float("nan")
+        if nodes is not None and pods is not None:
+            rooms, cpu, memory = placements.room(nodes, pods)
+        return ClusterView(seen, rooms, cpu, memory, self.version, tuple(gaps), time.monotonic() - began)
+
+    def _denied(self, call: Callable[[], L2], gaps: list[str]) -> L2 | None:
+        try:
+            return call()
+        except ClusterError as error:
+            if error.kind not in ("forbidden", "not-found"):
+                raise
+            gaps.append(str(error))
+            return None
+
+    def _deployments(self, spaces: Sequence[str], until: float) -> list[Deployment]:
+        found: list[Deployment] = []
+        for path in _paths("apps/v1", "deployments", spaces):
+            for page in self._pages(path, DeploymentList, until):
+                found += page.items or ()
+        return found
+
+    def _autoscalers(self, spaces: Sequence[str], until: float) -> list[Autoscaler]:
+        found: list[Autoscaler] = []
+        for path in _paths("autoscaling/v2", "horizontalpodautoscalers", spaces):
+            for page in self._pages(path, AutoscalerList, until):
+                found += page.items or ()
+        return found
+
+    def _nodes(self, until: float) -> list[Node]:
+        return [n for page in self._pages("/api/v1/nodes", NodeList, until) for n in page.items or ()]
+
+    def _pods(self, until: float) -> list[Pod]:
+        return [p for page in self._pages("/api/v1/pods", PodList, until, _PODS) for p in page.items or ()]
+
+    def _pages(self, path: str, type_: type[L], until: float, query: Sequence[tuple[str, str]] = ()) -> list[L]:
+        """All pages of a list; a continue token that expired meanwhile begins the list anew, once."""
+        try:
+            return self._all_pages(path, type_, until, query)
+        except ClusterError as error:
+            if error.kind != "gone":
+                raise
+        return self._all_pages(path, type_, until, query)
+
+    def _all_pages(self, path: str, type_: type[L], until: float, query: Sequence[tuple[str, str]]) -> list[L]:
+        pages: list[L] = []
+        more: str = ""
+        for _ in range(MAX_PAGES):
+            asked = [*query, ("limit", str(PAGE)), *([("continue", more)] if more else [])]
+            answer = self.client.request("GET", path, until=until, query=asked)
+            try:
+                page = msgspec.json.decode(answer.body, type=type_)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise ClusterError(
+                    "invalid", f"{self.client.name}: {path} is no list of Kubernetes: {error}"
+                ) from error
+            pages.append(page)
+            more = page.metadata.continue_
+            if not more:
+                return pages
+        raise ClusterError("invalid", f"{self.client.name}: {path} has more than {MAX_PAGES} pages of {PAGE}")
+
+
+def _paths(api: str, plural: str, spaces: Sequence[str]) -> list[str]:
+    if len(spaces) > FEW_NAMESPACES:
+        return [f"/apis/{api}/{plural}"]
+    return [f"/apis/{api}/namespaces/{s}/{plural}" for s in spaces]

@@ -1,0 +1,269 @@
+"""The fields of Kubernetes objects that are read, as typed structs: a list of pods costs only what is used of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+
+import msgspec
+
+_UNITS = {
+    "": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+Quantity = str | int | float
+
+
+@lru_cache(maxsize=4096)
+def quantity(value: Quantity) -> float:
+    """Turns a Kubernetes quantity such as `250m` or `1Gi` into a number in base units.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    if not isinstance(value, str):
+        return float(value)
+    suffix = value.lstrip("+-.0123456789")
+    if suffix in _UNITS:
+        return float(value[: len(value) - len(suffix)]) * _UNITS[suffix]
+    return float(value)  # 1e3 and the like
+
+
+class Base(msgspec.Struct, rename="camel", gc=False, frozen=True):
+    """Camel case, unknown fields ignored."""
+
+
+class OwnerReference(Base):
+    """Who made an object."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
+class Meta(Base):
+    """Object metadata."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    deletion_timestamp: str | None = None
+
+
+class ListMeta(Base):
+    """Metadata of a list."""
+
+    continue_: str = msgspec.field(name="continue", default="")
+    resource_version: str = ""
+
+
+class Resources(Base):
+    """Resource requests."""
+
+    requests: dict[str, Quantity] | None = None
+
+
+class Container(Base):
+    """A container."""
+
+    resources: Resources | None = None
+    restart_policy: str = ""
+
+
+class PodSpec(Base):
+    """A pod's spec."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resources: Resources | None = None
+    node_name: str = ""
+    node_selector: dict[str, str] | None = None
+
+
+class Condition(Base):
+    """A condition."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodStatus(Base):
+    """A pod's status."""
+
+    phase: str = ""
+    conditions: list[Condition] | None = None
+
+
+class PodMeta(Base):
+    """A pod's metadata, without what is long."""
+
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Pod(Base):
+    """A pod."""
+
+    metadata: PodMeta
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+
+class Selector(Base):
+    """A label selector."""
+
+    match_labels: dict[str, str] | None = None
+
+
+class TemplateMeta(Base):
+    """Metadata of a template."""
+
+    labels: dict[str, str] | None = None
+
+
+class Template(Base):
+    """A pod template."""
+
+    metadata: TemplateMeta = TemplateMeta()
+    spec: PodSpec = PodSpec()
+
+
+class DeploymentSpec(Base):
+    """A Deployment's spec."""
+
+    replicas: int | None = None
+    paused: bool = False
+    selector: Selector = Selector()
+    template: Template = Template()
+
+
+class DeploymentStatus(Base):
+    """A Deployment's status."""
+
+    ready_replicas: int = 0
+    unavailable_replicas: int = 0
+
+
+class Deployment(Base):
+    """A Deployment."""
+
+    metadata: Meta
+    spec: DeploymentSpec
+    status: DeploymentStatus = DeploymentStatus()
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class NodeTaint(Base):
+    """A taint."""
+
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Base):
+    """A node's spec."""
+
+    unschedulable: bool = False
+    taints: list[NodeTaint] | None = None
+
+
+class NodeStatus(Base):
+    """A node's status."""
+
+    allocatable: dict[str, Quantity] | None = None
+    conditions: list[Condition] | None = None
+
+
+class NodeMeta(Base):
+    """A node's metadata."""
+
+    name: str = ""
+    labels: dict[str, str] | None = None
+
+
+class Node(Base):
+    """A node."""
+
+    metadata: NodeMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class TargetRef(Base):
+    """What an autoscaler scales."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class AutoscalerSpec(Base):
+    """An autoscaler's spec."""
+
+    scale_target_ref: TargetRef = TargetRef()
+
+
+class Autoscaler(Base):
+    """A HorizontalPodAutoscaler."""
+
+    metadata: Meta
+    spec: AutoscalerSpec = AutoscalerSpec()
+
+
+class PodList(Base):
+    """A page of pods."""
+
+    metadata: ListMeta
+    items: list[Pod] | None = None
+
+
+class DeploymentList(Base):
+    """A page of Deployments."""
+
+    metadata: ListMeta
+    items: list[Deployment] | None = None
+
+
+class NodeList(Base):
+    """A page of nodes."""
+
+    metadata: ListMeta
+    items: list[Node] | None = None
+
+
+class AutoscalerList(Base):
+    """A page of autoscalers."""
+
+    metadata: ListMeta
+    items: list[Autoscaler] | None = None
+
+
+class Version(Base):
+    """The server's version."""
+
+    git_version: str = ""
+
+
+class ScaleSpec(Base):
+    """The number of replicas."""
+
+    replicas: int = 0
+
+
+class Scale(Base):
+    """The scale subresource."""
+
+    metadata: Meta
+    spec: ScaleSpec = ScaleSpec()
