@@ -108,7 +108,7 @@ class Plant:
         replicas: Mapping[tuple[str, str], int],
         start_s: float,
         seed: int,
-        node_cpu: float = 64.0,
+        node_cpu: Mapping[str, float],
     ) -> None:
         """Starts with all replicas ready.
 
@@ -119,10 +119,10 @@ class Plant:
             replicas: (workload, cluster) -> replicas at the start.
             start_s: time.
             seed: of the noise.
-            node_cpu: cores of each cluster, in one node.
+            node_cpu: cores by cluster, in one node.
         """
         self.earth, self.clusters, self.services = earth, clusters, services
-        self.now, self.node_cpu = start_s, node_cpu
+        self.now, self.node_cpu = start_s, dict(node_cpu)
         self.down: set[str] = set()
         self.link_loss: dict[tuple[str, str], float] = {}
         self.error_ratio: dict[str, float] = {}
@@ -145,7 +145,7 @@ class Plant:
             for (w, c), d in group.items()
             if c == cluster
         )
-        return self.node_cpu - used
+        return self.node_cpu[cluster] - used
 
     def loss(self, a: str, b: str) -> float:
         """Loss ratio between the regions of two clusters."""

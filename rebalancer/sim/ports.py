@@ -176,7 +176,7 @@ class SimActuator:
     def _state(self, name: str, now: float) -> ClusterState:
         plant = self._plant
         node = NodeRoom(f"{name}-node", plant.free_cpu(name), 2.0**40, 10_000)
-        return ClusterState(plant.clusters[name], now, (node,), plant.node_cpu, 2.0**40, "v1.36.0")
+        return ClusterState(plant.clusters[name], now, (node,), plant.node_cpu[name], 2.0**40, "v1.36.0")
 
     def _placement(self, workload: str, cluster: str, now: float) -> Placement:
         deployment = self._plant.deployments[workload, cluster]

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 from rebalancer.core.model import Cluster, Price
 from rebalancer.core.policy import DemandSpec, Policy
+from rebalancer.core.rollout.model import Metric, Spec, Wave
 from rebalancer.sim.demand import Earth
 from rebalancer.sim.plant import Plant, Service
+from rebalancer.sim.rollouts import CONTAINER
 
 START_S = 1_788_220_800.0
 """2026-09-01 00:00 UTC, a Tuesday."""
 HOUR_S = 3600.0
 API, SEARCH = "shop/api", "shop/search"
 FAILED_CLUSTER = "us-east4"
-LOSSY = ("europe-west1", "asia-south1")
+LOSSY = ("asia-southeast1", "asia-south1")
+SMALL_CLUSTER = "asia-south1"
+"""Too small for its users: the rest of them is served over the link that gets lossy."""
 BAD_IMAGE = "v2-bad"
 
 
@@ -45,14 +49,22 @@ class Scenario:
     policies: Mapping[str, Policy]
     policy_of: Mapping[str, str]
     events: tuple[Event, ...]
+    node_cpu: Mapping[str, float]
+    rollout: Spec
+    rollout_at_h: float
 
 
 def clusters_of(earth: Earth) -> dict[str, Cluster]:
-    """One cluster in each region, named as its region."""
+    """One cluster in each region, named as its region; the first one to get releases is labelled so."""
     return {
-        n: Cluster(n, n, labels={"region": n}, price=Price(cpu_core_hour=r.cpu_core_hour))
-        for n, r in earth.regions.items()
-    }  # fmt: skip
+        name: Cluster(
+            name,
+            name,
+            labels={"region": name, "tier": "first" if name == "europe-west1" else "rest"},
+            price=Price(cpu_core_hour=region.cpu_core_hour),
+        )
+        for name, region in earth.regions.items()
+    }
 
 
 def _policy(name: str, capacity: float) -> Policy:
@@ -71,6 +83,14 @@ def _policy(name: str, capacity: float) -> Policy:
     )
 
 
+def rollout() -> Spec:
+    """The demo's bad release: one region first, then the others."""
+    selector = f'requests_total{{workload="{SEARCH}"}}'
+    metric = Metric("error-rate", selector, selector, "image")
+    waves = (Wave("first", ("europe-west1",), bake_s=60.0), Wave("rest", labels={"tier": "rest"}))
+    return Spec("shop", "search", "search", images={CONTAINER: BAD_IMAGE}, metrics=(metric,), waves=waves)
+
+
 def day(earth: Earth) -> Scenario:
     """The demo's day: the sun moves, a link gets lossy, a cluster fails; the canary is the demo's own."""
 
@@ -79,6 +99,9 @@ def day(earth: Earth) -> Scenario:
 
     def clean(plant: Plant) -> None:
         plant.link_loss.clear()
+
+    def bad(plant: Plant) -> None:
+        plant.error_ratio[BAD_IMAGE] = 0.1
 
     def fail(plant: Plant) -> None:
         plant.down.add(FAILED_CLUSTER)
@@ -106,5 +129,9 @@ def day(earth: Earth) -> Scenario:
             Event(8.0, "the link is clean again", clean),
             Event(11.0, f"the cluster {FAILED_CLUSTER} fails: pods, API and metrics are gone", fail),
             Event(12.5, f"{FAILED_CLUSTER} is back", recover),
+            Event(16.0, f"release {BAD_IMAGE} of {SEARCH} begins; it fails one request in ten", bad),
         ),
+        node_cpu={n: 4.0 if n == SMALL_CLUSTER else 64.0 for n in earth.regions},
+        rollout=rollout(),
+        rollout_at_h=16.0,
     )

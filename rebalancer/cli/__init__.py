@@ -1,0 +1,98 @@
+"""The door: `rebalancer`. Heavy packages are imported only by the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rebalancer import __version__
+from rebalancer.errors import RebalancerError
+
+DEFAULT_CONFIG = "rebalancer.yaml"
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", "-c", type=Path, action="append", metavar="PATH",
+        help=f"YAML file or folder; may be given more than once (default: {DEFAULT_CONFIG})",
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rebalancer",
+        description="Moves replicas of a service between Kubernetes clusters, by measured network and forecast load.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="a day of a simulated fleet, without a cluster, in under a minute")
+    demo.add_argument("--out", type=Path, default=Path("rebalancer-demo.html"), help="where the page goes")
+    demo.add_argument("--seed", type=int, default=1, help="the same seed gives the same day (default: 1)")
+    check = commands.add_parser("check", help="says what is missing, and what that degrades")
+    _config(check)
+    plan = commands.add_parser("plan", help="shows what would be done, with reasons; changes nothing")
+    _config(plan)
+    plan.add_argument("--output", "-o", choices=("table", "json"), default="table")
+    explain = commands.add_parser("explain", help="says why, for one workload")
+    _config(explain)
+    explain.add_argument("workload", help="namespace/name")
+    run = commands.add_parser("run", help="runs the controller; it only observes unless --act is given")
+    _config(run)
+    run.add_argument("--act", action="store_true", help="carry out what is planned")
+    rollout = commands.add_parser("rollout", help="looks at canary rollouts and steers them")
+    _config(rollout)
+    rollout.add_argument("verb", choices=("list", "get", "abort", "promote", "pause", "resume", "retry", "undo"))
+    rollout.add_argument("name", nargs="?", help="namespace/name; not needed for list")
+    rollout.add_argument("--full", action="store_true", help="promote: skip all remaining steps")
+    install = commands.add_parser("install", help="renders what the hub and the members need, as YAML")
+    install.add_argument("what", choices=("crds", "rbac"))
+    reasons = commands.add_parser("reasons", help="lists all reason ids with their next steps")
+    reasons.add_argument("id", nargs="?")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _dispatch(arguments)
+    except RebalancerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case "demo":
+            from rich.console import Console
+
+            from rebalancer import demo
+
+            return demo.run(arguments.out, arguments.seed, Console())
+        case "reasons":
+            return _reasons(arguments.id)
+        case "install":
+            from rebalancer import install
+
+            sys.stdout.write(install.render_crds() if arguments.what == "crds" else install.render_rbac())
+            return 0
+        case _:
+            from rebalancer.cli import live
+
+            return live.dispatch(arguments, arguments.config or [Path(DEFAULT_CONFIG)])
+
+
+def _reasons(wanted: str | None) -> int:
+    from rebalancer.core.reasons import REASONS
+
+    if wanted is not None and wanted not in REASONS:
+        print(f"{wanted}: no such reason id; `rebalancer reasons` lists all", file=sys.stderr)
+        return 1
+    for reason in REASONS.values():
+        if wanted in (None, reason.id):
+            print(f"{reason.kind:6} {reason.id:24} {reason.sentence} {reason.next_step}".rstrip())
+    return 0
