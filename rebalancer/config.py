@@ -333,3 +333,21 @@ def from_hub(raw: Iterable[dict[str, Any]]) -> list[Document]:
         )
         for d in raw
     ]
+
+
+def load_each(documents: Iterable[Document]) -> tuple[Config, list[str]]:
+    """Checks documents one by one, for a running controller: a bad one is left out with its sentences, others go on.
+
+    Returns:
+        (the objects that are good, one sentence per problem).
+    """
+    good: list[Document] = []
+    problems: list[str] = []
+    for document in documents:
+        try:
+            load([*good, document])
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            good.append(document)
+    return load(good), problems

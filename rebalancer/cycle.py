@@ -12,7 +12,19 @@ import numpy as np
 
 from rebalancer.core import series
 from rebalancer.core.forecast import ForecastMemory, forecasting
-from rebalancer.core.model import Action, Demand, Forecast, History, Plan, Refusal, Snapshot, Step, Unknown, View
+from rebalancer.core.model import (
+    Action,
+    Demand,
+    Forecast,
+    History,
+    Placement,
+    Plan,
+    Refusal,
+    Snapshot,
+    Step,
+    Unknown,
+    View,
+)
 from rebalancer.core.network import LatencyMap
 from rebalancer.core.planning import PlanMemory, PlanSettings, planning
 from rebalancer.core.policy import Policy
@@ -118,18 +130,26 @@ class Cycle:
         self.memory = memory or Memory()
         self._clusters = tuple(clusters)
 
-    async def run(self, policies: Mapping[str, Policy], rollouts: frozenset[str] = frozenset()) -> CycleReport:
+    async def run(
+        self,
+        policies: Mapping[str, Policy],
+        rollouts: frozenset[str] = frozenset(),
+        allows: Callable[[Placement], bool] = lambda placement: True,
+    ) -> CycleReport:
         """Runs one cycle.
 
         Args:
             policies: by `namespace/name`.
             rollouts: workloads under a running rollout.
+            allows: whether propagation lets a workload stand in a cluster.
         """
         now = self.ports.clock.now()
         marks = [time.perf_counter()]
         demand, network, fleet, errors = await self._observe(policies, now)
         marks.append(time.perf_counter())
-        history, snapshot = self._assemble(demand, network, fleet, now, rollouts)
+        history, snapshot = self._assemble(demand, network, fleet, now)
+        allowed = {w: frozenset(c for c, p in found.items() if allows(p)) for w, found in snapshot.placements.items()}
+        snapshot = replace(snapshot, rollouts=rollouts, allowed=allowed)
         forecast, self.memory.forecast = await asyncio.to_thread(
             forecasting, history, self.memory.forecast, now, self.settings.horizons_s
         )
@@ -189,7 +209,7 @@ class Cycle:
         return demand, network, fleet, errors
 
     def _assemble(
-        self, demand: DemandAnswer, network: NetworkAnswer, fleet: FleetState, now: float, rollouts: frozenset[str]
+        self, demand: DemandAnswer, network: NetworkAnswer, fleet: FleetState, now: float
     ) -> tuple[History, Snapshot]:
         step = self.settings.step_s
         slots = demand.values.shape[1]
@@ -214,7 +234,6 @@ class Cycle:
             demand={w: known.get(w, missing) for w in fleet.placements},
             network=network.map,
             policies=fleet.policies,
-            rollouts=rollouts,
         )
         return history, snapshot
 

@@ -15,7 +15,7 @@ from rebalancer.report.page import cards, page, table
 from rebalancer.sim.demand import Earth, earth
 from rebalancer.sim.plant import Tick
 from rebalancer.sim.scenarios import API, SEARCH, START_S, day
-from rebalancer.worlds import SimulatedWorld, Story
+from rebalancer.worlds.simulated import SimulatedWorld, Story
 
 HOURS = 24.0
 SERVICES = (API, SEARCH)

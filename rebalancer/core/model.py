@@ -316,6 +316,7 @@ class Snapshot:
         network: the latency map.
         policies: workload -> name of its policy.
         rollouts: workloads under a running rollout.
+        allowed: workload -> clusters that propagation allows; a workload that is missing may be anywhere.
     """
 
     at_s: float
@@ -326,6 +327,7 @@ class Snapshot:
     network: LatencyMap
     policies: Mapping[str, str]
     rollouts: frozenset[str] = frozenset()
+    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

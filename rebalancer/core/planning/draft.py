@@ -168,7 +168,7 @@ def _clusters(draft: Draft, ground: Ground) -> None:
             draft.barred.setdefault(cluster, "move-in-flight")
         elif reason in ("cluster-suspect", "paused", "view-partial", "room-unknown"):
             draft.frozen.add(cluster)
-        elif must := _must_leave(draft.policy, ground, cluster):
+        elif must := _must_leave(draft, ground, cluster):
             draft.leave[cluster] = must
     for cluster in draft.lost:
         draft.refuse("cluster-lost", cluster, "its replicas count as gone, nothing is deleted there")
@@ -185,7 +185,7 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
         return "view-partial"
     if isinstance(ground.rooms[cluster], Unknown):
         return "room-unknown"
-    if must := _must_leave(policy, ground, cluster):
+    if must := _must_leave(draft, ground, cluster):
         return must
     if not sight.trusted_again(
         ground.clocks[cluster], policy.lost_after_s, policy.failback_after_s, ground.snapshot.at_s
@@ -196,9 +196,12 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
     return ""
 
 
-def _must_leave(policy: Policy, ground: Ground, cluster: str) -> str:
+def _must_leave(draft: Draft, ground: Ground, cluster: str) -> str:
     """Why the replicas of a cluster have to go; empty if they may stay."""
-    declared = ground.cluster(cluster)
+    policy, declared = draft.policy, ground.cluster(cluster)
+    allowed = ground.snapshot.allowed.get(draft.workload)
+    if allowed is not None and cluster not in allowed:
+        return "residency"
     if any(declared.labels.get(k) != v for k, v in policy.residency_labels.items()):
         return "residency"
     if policy.residency_regions and declared.region not in policy.residency_regions:

@@ -1,4 +1,4 @@
-"""Builds a simulated or live world and drives it: cycles and rollout ticks, interleaved on one clock."""
+"""The simulated world: cycles and rollout ticks, interleaved on a virtual clock."""
 
 from __future__ import annotations
 
