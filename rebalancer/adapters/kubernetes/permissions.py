@@ -60,11 +60,11 @@ MEMBER_RIGHTS = (
 )
 
 
-class _ReviewStatus(Base):
+class _ReviewStatus(Base, frozen=True):
     allowed: bool = False
 
 
-class _Review(Base):
+class _Review(Base, frozen=True):
     status: _ReviewStatus = _ReviewStatus()
 
 

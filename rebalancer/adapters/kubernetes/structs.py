@@ -33,7 +33,7 @@ class Base(msgspec.Struct, rename="camel", gc=False, frozen=True):
     """Camel case, unknown fields ignored."""
 
 
-class OwnerReference(Base):
+class OwnerReference(Base, frozen=True):
     """Who made an object."""
 
     kind: str = ""
@@ -41,7 +41,7 @@ class OwnerReference(Base):
     controller: bool = False
 
 
-class Meta(Base):
+class Meta(Base, frozen=True):
     """Object metadata."""
 
     name: str = ""
@@ -54,27 +54,27 @@ class Meta(Base):
     deletion_timestamp: str | None = None
 
 
-class ListMeta(Base):
+class ListMeta(Base, frozen=True):
     """Metadata of a list."""
 
     continue_: str = msgspec.field(name="continue", default="")
     resource_version: str = ""
 
 
-class Resources(Base):
+class Resources(Base, frozen=True):
     """Resource requests."""
 
     requests: dict[str, Quantity] | None = None
 
 
-class Container(Base):
+class Container(Base, frozen=True):
     """A container."""
 
     resources: Resources | None = None
     restart_policy: str = ""
 
 
-class PodSpec(Base):
+class PodSpec(Base, frozen=True):
     """A pod's spec."""
 
     containers: list[Container] | None = None
@@ -85,7 +85,7 @@ class PodSpec(Base):
     node_selector: dict[str, str] | None = None
 
 
-class Condition(Base):
+class Condition(Base, frozen=True):
     """A condition."""
 
     type: str = ""
@@ -93,14 +93,14 @@ class Condition(Base):
     last_transition_time: datetime | None = None
 
 
-class PodStatus(Base):
+class PodStatus(Base, frozen=True):
     """A pod's status."""
 
     phase: str = ""
     conditions: list[Condition] | None = None
 
 
-class PodMeta(Base):
+class PodMeta(Base, frozen=True):
     """A pod's metadata, without what is long."""
 
     name: str = ""
@@ -110,7 +110,7 @@ class PodMeta(Base):
     deletion_timestamp: str | None = None
 
 
-class Pod(Base):
+class Pod(Base, frozen=True):
     """A pod."""
 
     metadata: PodMeta
@@ -118,26 +118,26 @@ class Pod(Base):
     status: PodStatus = PodStatus()
 
 
-class Selector(Base):
+class Selector(Base, frozen=True):
     """A label selector."""
 
     match_labels: dict[str, str] | None = None
 
 
-class TemplateMeta(Base):
+class TemplateMeta(Base, frozen=True):
     """Metadata of a template."""
 
     labels: dict[str, str] | None = None
 
 
-class Template(Base):
+class Template(Base, frozen=True):
     """A pod template."""
 
     metadata: TemplateMeta = TemplateMeta()
     spec: PodSpec = PodSpec()
 
 
-class DeploymentSpec(Base):
+class DeploymentSpec(Base, frozen=True):
     """A Deployment's spec."""
 
     replicas: int | None = None
@@ -146,14 +146,14 @@ class DeploymentSpec(Base):
     template: Template = Template()
 
 
-class DeploymentStatus(Base):
+class DeploymentStatus(Base, frozen=True):
     """A Deployment's status."""
 
     ready_replicas: int = 0
     unavailable_replicas: int = 0
 
 
-class Deployment(Base):
+class Deployment(Base, frozen=True):
     """A Deployment."""
 
     metadata: Meta
@@ -166,35 +166,35 @@ class Deployment(Base):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class NodeTaint(Base):
+class NodeTaint(Base, frozen=True):
     """A taint."""
 
     key: str = ""
     effect: str = ""
 
 
-class NodeSpec(Base):
+class NodeSpec(Base, frozen=True):
     """A node's spec."""
 
     unschedulable: bool = False
     taints: list[NodeTaint] | None = None
 
 
-class NodeStatus(Base):
+class NodeStatus(Base, frozen=True):
     """A node's status."""
 
     allocatable: dict[str, Quantity] | None = None
     conditions: list[Condition] | None = None
 
 
-class NodeMeta(Base):
+class NodeMeta(Base, frozen=True):
     """A node's metadata."""
 
     name: str = ""
     labels: dict[str, str] | None = None
 
 
-class Node(Base):
+class Node(Base, frozen=True):
     """A node."""
 
     metadata: NodeMeta
@@ -202,67 +202,67 @@ class Node(Base):
     status: NodeStatus = NodeStatus()
 
 
-class TargetRef(Base):
+class TargetRef(Base, frozen=True):
     """What an autoscaler scales."""
 
     kind: str = ""
     name: str = ""
 
 
-class AutoscalerSpec(Base):
+class AutoscalerSpec(Base, frozen=True):
     """An autoscaler's spec."""
 
     scale_target_ref: TargetRef = TargetRef()
 
 
-class Autoscaler(Base):
+class Autoscaler(Base, frozen=True):
     """A HorizontalPodAutoscaler."""
 
     metadata: Meta
     spec: AutoscalerSpec = AutoscalerSpec()
 
 
-class PodList(Base):
+class PodList(Base, frozen=True):
     """A page of pods."""
 
     metadata: ListMeta
     items: list[Pod] | None = None
 
 
-class DeploymentList(Base):
+class DeploymentList(Base, frozen=True):
     """A page of Deployments."""
 
     metadata: ListMeta
     items: list[Deployment] | None = None
 
 
-class NodeList(Base):
+class NodeList(Base, frozen=True):
     """A page of nodes."""
 
     metadata: ListMeta
     items: list[Node] | None = None
 
 
-class AutoscalerList(Base):
+class AutoscalerList(Base, frozen=True):
     """A page of autoscalers."""
 
     metadata: ListMeta
     items: list[Autoscaler] | None = None
 
 
-class Version(Base):
+class Version(Base, frozen=True):
     """The server's version."""
 
     git_version: str = ""
 
 
-class ScaleSpec(Base):
+class ScaleSpec(Base, frozen=True):
     """The number of replicas."""
 
     replicas: int = 0
 
 
-class Scale(Base):
+class Scale(Base, frozen=True):
     """The scale subresource."""
 
     metadata: Meta

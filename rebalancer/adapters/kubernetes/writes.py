@@ -31,7 +31,7 @@ _OUTCOMES: dict[str, OutcomeKind] = {
 }  # fmt: skip
 
 
-class _Object(Base):
+class _Object(Base, frozen=True):
     metadata: Meta
 
 
