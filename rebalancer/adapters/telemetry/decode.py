@@ -1,0 +1,165 @@
+"""Answers of the Prometheus API -> arrays. The only parser.
+
+Two stages: the outer structure with the samples left raw, then the samples of each series at once; that takes a
+fifteenth of the CPU of a data frame. `+Inf`, `-Inf` and `NaN` are strings in the protocol and come out as floats; what
+is not there is not there, and NaN on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.core.model import Floats
+
+
+class _Outer(msgspec.Struct, gc=False):
+    status: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    errorType: str = ""  # noqa: N815 - the protocol's name
+    error: str = ""
+    warnings: list[str] | None = None
+    infos: list[str] | None = None
+
+
+class _Series(msgspec.Struct, gc=False):
+    metric: dict[str, str] = {}
+    value: msgspec.Raw = msgspec.Raw(b"")
+    values: msgspec.Raw = msgspec.Raw(b"")
+    histogram: msgspec.Raw = msgspec.Raw(b"")
+    histograms: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Data(msgspec.Struct, gc=False):
+    resultType: str = ""  # noqa: N815 - the protocol's name
+    result: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_outer = msgspec.json.Decoder(_Outer)
+_data = msgspec.json.Decoder(_Data)
+_many = msgspec.json.Decoder(list[_Series])
+_points = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+
+
+class NotPrometheus(ValueError):
+    """The body is no answer of the Prometheus API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One series.
+
+    Attributes:
+        labels: as they came, with __name__ if there is one.
+        times_s: shape (samples,), Unix seconds, ascending; of an instant answer the evaluation time, not the sample's.
+        values: shape (samples,); may be NaN or infinite.
+    """
+
+    labels: Mapping[str, str]
+    times_s: Floats
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer.
+
+    Attributes:
+        status: success or error.
+        error_type, error: of the protocol, empty on success.
+        series: floats only.
+        warnings, infos: as the server said them.
+        histograms: series of native histograms that were left out.
+    """
+
+    status: str
+    error_type: str = ""
+    error: str = ""
+    series: tuple[Series, ...] = ()
+    warnings: tuple[str, ...] = ()
+    infos: tuple[str, ...] = ()
+    histograms: int = 0
+
+
+def decode(body: bytes) -> Answer:
+    """Decodes the answer to a query.
+
+    Args:
+        body: UTF-8 JSON.
+
+    Raises:
+        NotPrometheus: the body is something else; the message says how it begins.
+    """
+    try:
+        outer = _outer.decode(body)
+        if outer.status not in ("success", "error"):
+            raise NotPrometheus(_beginning(body))
+        series, histograms = _series(outer.data) if outer.status == "success" else ((), 0)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotPrometheus(_beginning(body)) from error
+    return Answer(
+        outer.status, outer.errorType, outer.error, series, tuple(outer.warnings or ()), tuple(outer.infos or ()),
+        histograms,
+    )  # fmt: skip
+
+
+def decode_data(body: bytes) -> object:
+    """Decodes the `data` of another endpoint (stores, buildinfo).
+
+    Raises:
+        NotPrometheus: as `decode`.
+    """
+    try:
+        outer = _outer.decode(body)
+        if outer.status != "success":
+            raise NotPrometheus(_beginning(body))
+        return msgspec.json.decode(outer.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotPrometheus(_beginning(body)) from error
+
+
+def on_grid(series: Series, grid: Grid) -> Floats:
+    """Lays the samples of a range answer on its grid.
+
+    Returns:
+        shape (slots,), NaN where there is no sample; samples outside of the grid are left out.
+    """
+    row = np.full(grid.slots, np.nan)
+    where = np.rint((series.times_s - grid.start_s) / grid.step_s).astype(np.int64)
+    inside = (where >= 0) & (where < grid.slots)
+    row[where[inside]] = series.values[inside]
+    return row
+
+
+def _beginning(body: bytes) -> str:
+    return " ".join(body[:80].decode("utf-8", "replace").split())
+
+
+def _series(raw: msgspec.Raw) -> tuple[tuple[Series, ...], int]:
+    data = _data.decode(raw)
+    if data.resultType in ("scalar", "string"):
+        times, values = _array(b"[" + bytes(data.result) + b"]") if data.resultType == "scalar" else _array(b"[]")
+        return (Series({}, times, values),), 0
+    found, histograms = [], 0
+    for one in _many.decode(data.result):
+        points = bytes(one.values) or (b"[" + bytes(one.value) + b"]" if bytes(one.value) else b"")
+        if not points:
+            histograms += bool(bytes(one.histogram) or bytes(one.histograms))
+            continue
+        found.append(Series(one.metric, *_array(points)))
+    return tuple(found), histograms
+
+
+def _array(points: bytes) -> tuple[Floats, Floats]:
+    try:
+        decoded = _points.decode(points)
+    except msgspec.ValidationError:
+        # msgspec reads "Inf" but not "+Inf"; only this series' samples are touched, a label le="+Inf" is not in them.
+        decoded = _points.decode(points.replace(b'"+Inf"', b'"Inf"'))
+    flat = np.fromiter(chain.from_iterable(decoded), dtype=np.float64, count=2 * len(decoded)).reshape(-1, 2)
+    return flat[:, 0], flat[:, 1]

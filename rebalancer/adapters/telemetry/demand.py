@@ -1,0 +1,265 @@
+"""Demand through one backend: one query for now and one for the new history of each distinct way to count demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rebalancer.adapters.telemetry import promql
+from rebalancer.adapters.telemetry.backend import Backend
+from rebalancer.adapters.telemetry.decode import Series, on_grid
+from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.adapters.telemetry.promql import Selector
+from rebalancer.adapters.telemetry.ring import Key, Ring
+from rebalancer.core.model import Floats
+from rebalancer.core.policy import Policy
+
+REQUESTS, CORES = "requests/s", "cores"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One distinct way to count demand, with the policies that use it.
+
+    Attributes:
+        query: as the user wrote it; empty for CPU.
+        namespaces: of the policies.
+        named: workloads that a policy names; pod selectors name none.
+        open: namespaces in which a policy selects by pod labels.
+    """
+
+    query: str
+    workload_label: str
+    origin_label: str
+    entry_cluster: bool
+    namespaces: frozenset[str]
+    named: frozenset[str]
+    open: frozenset[str]
+    policies: frozenset[str]
+
+    @property
+    def id(self) -> tuple[str, str, str, bool]:
+        """What tells it from others."""
+        return self.query, self.workload_label, self.origin_label, self.entry_cluster
+
+    @property
+    def unit(self) -> str:
+        """Unit of its demand."""
+        return REQUESTS if self.query else CORES
+
+    def takes(self, workload: str) -> bool:
+        """Says whether one of its policies may mean the workload (namespace/name)."""
+        return workload in self.named or workload.partition("/")[0] in self.open
+
+
+def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
+    """Returns the distinct ways in which policies count demand; request counters before CPU."""
+    groups: dict[tuple[str, str, str, bool], list[Policy]] = {}
+    for policy in policies.values():
+        spec = policy.demand
+        key = (spec.query, spec.workload_label, spec.origin_label, spec.entry_cluster)
+        groups.setdefault(key if spec.query else ("", "", "", spec.entry_cluster), []).append(policy)
+    return tuple(
+        Ask(
+            *key,
+            namespaces=frozenset(p.namespace for p in members),
+            named=frozenset(f"{p.namespace}/{p.workload_name}" for p in members if p.workload_name),
+            open=frozenset(p.namespace for p in members if not p.workload_name),
+            policies=frozenset(p.key for p in members),
+        )
+        for key, members in sorted(groups.items(), key=lambda item: (not item[0][0], item[0]))
+    )
+
+
+def cpu_selector(backend: Backend, namespaces: Iterable[str]) -> Selector:
+    """Containers' CPU in the namespaces, without the pods' own cgroups, which would count twice."""
+    return Selector(promql.CPU).where(
+        ("container", "!=", ""), ("container", "!=", "POD"), ("namespace", "=~", promql.one_of(namespaces)),
+        *backend.matchers(),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Found:
+    """What one backend says of one Ask.
+
+    Attributes:
+        latest: demand now by (workload, origin, cluster).
+        rows: history by the same key, shape (slots,).
+        warnings: of the answers.
+        problems: one sentence each; `failed` says that there is nothing to use.
+    """
+
+    latest: dict[Key, float] = field(default_factory=dict)
+    rows: Mapping[Key, Floats] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    failed: bool = False
+
+
+class Source:
+    """One Ask at one backend, with the history fetched so far.
+
+    Args:
+        backend: who is asked.
+        ask: what for.
+        regions: cluster -> region, the origin where users enter at the nearest cluster.
+    """
+
+    def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str]) -> None:
+        self._backend, self.ask, self._regions = backend, ask, regions
+        self._ring = Ring()
+        self._fetched_from_s = float("inf")
+        self._seen: frozenset[str] = frozenset()
+
+    def selector(self) -> Selector:
+        """Returns what its samples are counted by, without the matchers of clusters.
+
+        Raises:
+            AnswerError: the query is no selector.
+        """
+        if not self.ask.query:
+            return Selector(promql.CPU).where(("namespace", "=~", promql.one_of(self.ask.namespaces)))
+        return promql.parse(self.ask.query)
+
+    def expression(self, window_s: float) -> str:
+        """Returns the query of rates over a window, by workload, origin and cluster.
+
+        Raises:
+            AnswerError: as selector().
+        """
+        if not self.ask.query:
+            return promql.cpu_rate(cpu_selector(self._backend, self.ask.namespaces), self._backend.by, window_s)
+        labels = dict.fromkeys([*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label])
+        labels |= dict.fromkeys([self.ask.origin_label] if self.ask.origin_label else [])
+        return promql.summed_rate(self.selector().where(*self._backend.matchers()), labels, window_s)
+
+    async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
+        """Asks for demand now and for the history that is not there yet; never raises.
+
+        Args:
+            grid: slots of the history.
+            window_s: window of the rate now.
+            now: Unix seconds.
+            seen: clusters in full sight in the last cycle.
+        """
+        found = Found()
+        try:
+            answer = await self._backend.query(self.expression(window_s), now)
+            found.warnings += answer.warnings
+            found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
+        except AnswerError as error:
+            found.problems.append(f"demand by {self.ask.query or 'CPU'}: {error}")
+            found.failed = True
+            return found
+        try:
+            await self._continue(grid, frozenset(seen), found)
+        except AnswerError as error:
+            found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
+        found.rows = self._ring.rows
+        return found
+
+    def judged(self, complete: Iterable[str]) -> None:
+        """Is told whose views are complete, so that the slots of the others are read again later."""
+        now_seen = frozenset(complete)
+        if self._fetched_from_s < float("inf"):
+            unseen = frozenset(self._backend.clusters) - now_seen
+            self._ring.mark(unseen, self._seen & now_seen, self._fetched_from_s)
+
+    async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
+        self._ring.move(grid)
+        self._fetched_from_s, self._seen = float("inf"), seen
+        newer = self._ring.newer(seen)
+        for part in [*newer.parts(self._ring.chunk)][::-1] if newer is not None else []:
+            await self._put(part, found)
+        while (older := self._ring.older()) is not None:
+            try:
+                await self._put(older, found, backfill=True)
+            except AnswerError as error:
+                if error.kind not in ("timeout", "too-many-samples", "too-many-points") or not self._ring.cheaper():
+                    raise
+
+    async def _put(self, part: Grid, found: Found, *, backfill: bool = False) -> None:
+        rows = await self._range(part, part.step_s, found)
+        known = [~np.isnan(row) for row in rows.values()]
+        if backfill and (not known or np.any(known, axis=0).mean() < 0.5):
+            # Scraped less than twice a slot: two slots' worth of samples, only where a cluster has nothing else.
+            rows = _complete(rows, await self._range(part, 2 * part.step_s, found))
+        self._ring.put(part, rows)
+        self._fetched_from_s = min(self._fetched_from_s, part.start_s)
+
+    async def _range(self, part: Grid, window_s: float, found: Found) -> dict[Key, Floats]:
+        rows: dict[Key, Floats] = {}
+        for answer in await self._backend.query_range(self.expression(window_s), part):
+            found.warnings += answer.warnings
+            for series in answer.series:
+                key = self._key(series.labels)
+                if key is not None:
+                    row = on_grid(series, part)
+                    rows[key] = _add(rows[key], row) if key in rows else row
+        return rows
+
+    def _sums(self, many: Iterable[Series], value: Callable[[Series], float], found: Found) -> dict[Key, float]:
+        sums: dict[Key, float] = {}
+        bare, blank, total = 0, 0, 0
+        for series in many:
+            total += 1
+            bare += self._backend.cluster_of(series.labels) == ""
+            blank += bool(self.ask.origin_label) and not series.labels.get(self.ask.origin_label)
+            key = self._key(series.labels)
+            if key is not None:
+                sums[key] = sums.get(key, 0.0) + value(series)
+        label = " or ".join(self._backend.by)
+        name, where = self.ask.query or promql.CPU, f"at {self._backend.url}"
+        if bare:
+            found.problems.append(
+                f"{bare} of {total} series of {name} {where} carry no label {label}, so their cluster is unknown; "
+                "set it as external or target label, or metricsLabel of the MemberCluster."
+            )
+        if blank:
+            found.problems.append(
+                f"{blank} of {total} series of {name} {where} carry no label {self.ask.origin_label}, "
+                "so their origin is unknown; let the ingress set it, or change demand.originLabel."
+            )
+        if total and not sums and not bare:
+            found.problems.append(
+                f"no series of {name} {where} names a workload of a configured cluster by the labels namespace and "
+                f"{self.ask.workload_label or 'pod'}; set demand.workloadLabel to the label that holds its name."
+            )
+        return {key: amount for key, amount in sums.items() if np.isfinite(amount)}
+
+    def _key(self, labels: Mapping[str, str]) -> Key | None:
+        cluster = self._backend.cluster_of(labels)
+        name = labels.get(self.ask.workload_label if self.ask.query else promql.WORKLOAD, "")
+        # A scraper renames the counter's own namespace when its target has one too; that of the target is the ingress'.
+        namespace = labels.get("exported_namespace") or labels.get("namespace", "")
+        if not namespace and len(self.ask.namespaces) == 1:
+            namespace = next(iter(self.ask.namespaces))
+        if not cluster or not name or not namespace:
+            return None
+        if self.ask.entry_cluster:
+            origin = self._regions.get(cluster, "")
+        else:
+            origin = labels.get(self.ask.origin_label, "") if self.ask.origin_label else ""
+        return f"{namespace}/{name}", origin, cluster
+
+
+def _add(left: Floats, right: Floats) -> Floats:
+    both = np.where(np.isnan(left), right, left + np.where(np.isnan(right), 0.0, right))
+    return np.asarray(both, dtype=np.float64)
+
+
+def _complete(rows: Mapping[Key, Floats], coarse: Mapping[Key, Floats]) -> dict[Key, Floats]:
+    """Fills the slots in which a whole cluster has no value from rows with a longer window."""
+    seen: dict[str, Floats] = {}
+    for (_, _, cluster), row in rows.items():
+        seen[cluster] = _add(seen[cluster], row) if cluster in seen else row
+    done = dict(rows)
+    for key, row in coarse.items():
+        empty = np.isnan(seen[key[2]]) if key[2] in seen else np.full(row.shape, True)
+        own = done.get(key, np.full(row.shape, np.nan))
+        done[key] = np.where(empty & np.isnan(own), row, own)
+    return done

@@ -1,0 +1,132 @@
+"""The recorded series of the probes -> the samples that the latency map is built from, with their true ages.
+
+One instant query a cycle for values, one for times: an instant answer hides how old a sample is. What has vanished is
+kept with growing age; the first cycle looks an hour back for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rebalancer.adapters.telemetry.backend import Backend
+from rebalancer.adapters.telemetry.decode import Series
+from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.promql import LOOKBACK
+from rebalancer.catalog import PAIR, RECORDED
+from rebalancer.core.network import MapSettings
+
+PREFIX = "pair:rebalancer_probe_"
+ALL = f'{{__name__=~"{PREFIX}.*"}}'
+SAMPLES = f"{PREFIX}samples:increase2m"
+LAST_OK = f"{PREFIX}last_ok_age_seconds:min"
+RAW = "rebalancer_probe_probes_total"
+_BY = ", ".join(PAIR)
+Pair = tuple[str, str, str]
+Sample = tuple[str, str, str, str]
+
+
+def times(metric: str, *, back: bool) -> str:
+    """Time of a recording's newest sample by pair; `back` also finds those that vanished within the hour."""
+    now = f"max by ({_BY}) (timestamp({metric}))"
+    return f"{now} or max by ({_BY}) (max_over_time(timestamp({metric}){LOOKBACK}))" if back else now
+
+
+class Recordings:
+    """What one backend has recorded about pairs; outlives the cycles.
+
+    Args:
+        backend: who is asked.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._known: dict[Sample, tuple[float, float]] = {}
+        self._seeded = False
+
+    async def read(self, now: float) -> tuple[dict[Sample, tuple[float, float]], list[str]]:
+        """Reads all recordings.
+
+        Args:
+            now: Unix seconds.
+
+        Returns:
+            (recorded name, source, destination, proto) -> (value, age in s), and problems, a sentence each.
+        """
+        problems: list[str] = []
+        try:
+            if not self._seeded:
+                await self._seed(now)
+            values = (await self._backend.query(ALL, now)).series
+            found = (await self._backend.query(times(SAMPLES, back=False), now)).series if values else ()
+            at = {_pair(one.labels): float(one.values[0]) for one in found}
+            present = self._take(values, at, now)
+            if not values:
+                problems.append(await self._why_nothing(now))
+        except AnswerError as error:
+            problems.append(f"network: {error}")
+            present = set()
+        return self._aged(present, now), problems
+
+    def _take(self, values: tuple[Series, ...], at: Mapping[Pair, float], now: float) -> set[Sample]:
+        present = set()
+        for one in values:
+            key = _key(one.labels)
+            if key is not None:
+                present.add(key)
+                self._known[key] = (float(one.values[0]), at.get(key[1:], now))
+        return present
+
+    def _aged(self, present: set[Sample], now: float) -> dict[Sample, tuple[float, float]]:
+        """Ages count from the sample; what is not recorded any more is older than the present may be."""
+        settings = MapSettings()
+        aged = {}
+        for key, (value, at) in self._known.items():
+            age = max(0.0, now - at)
+            aged[key] = (value, age if key in present else max(age, settings.fresh_s + 1.0))
+        self._known = {key: one for key, one in self._known.items() if now - one[1] <= 2 * settings.keep_s}
+        return aged
+
+    async def _seed(self, now: float) -> None:
+        """After a restart: the last values of the last hour, each pair's with the time of its last sample."""
+        last = (await self._backend.query(f"last_over_time({ALL}[1h])", now)).series
+        if last:
+            ends = {}
+            for metric in (SAMPLES, LAST_OK):
+                found = (await self._backend.query(times(metric, back=True), now)).series
+                ends[metric] = {_pair(one.labels): float(one.values[0]) for one in found}
+            ages = {_pair(one.labels): float(one.values[0]) for one in last if one.labels["__name__"] == LAST_OK}
+            for one in last:
+                key = _key(one.labels)
+                if key is not None:
+                    self._known[key] = (float(one.values[0]), _end(key, ends, ages, now))
+        self._seeded = True
+
+    async def _why_nothing(self, now: float) -> str:
+        url = self._backend.url
+        if (await self._backend.query(f"count({RAW})", now)).series:
+            return (
+                f"{url} has probes' counters but no recordings {PREFIX}*; load rules/rebalancer-recording.yaml "
+                "into each cluster's Prometheus, else no latency is known."
+            )
+        return (
+            f"{url} has no recordings {PREFIX}* and no probes' counters; run rebalancer-probe in each cluster, let "
+            "Prometheus scrape it, and load rules/rebalancer-recording.yaml."
+        )
+
+
+def _end(key: Sample, ends: Mapping[str, Mapping[Pair, float]], ages: Mapping[Pair, float], now: float) -> float:
+    """Time up to which a value held. Round trips end with the last good reply, the rest with the last evaluation."""
+    pair = key[1:]
+    last = ends[SAMPLES].get(pair, ends[LAST_OK].get(pair, now - MapSettings().keep_s))
+    if "rtt" in key[0] or "jitter" in key[0]:
+        return min(last, ends[LAST_OK].get(pair, last) - ages.get(pair, 0.0))
+    return ends[LAST_OK].get(pair, last) if key[0] == LAST_OK else last
+
+
+def _pair(labels: Mapping[str, str]) -> Pair:
+    return labels.get("src_cluster", ""), labels.get("dst_cluster", ""), labels.get("proto", "")
+
+
+def _key(labels: Mapping[str, str]) -> Sample | None:
+    name = labels.get("__name__", "")
+    return (name, *_pair(labels)) if name in RECORDED else None

@@ -1,0 +1,141 @@
+"""Selectors that a user wrote, and the queries around them. No text of a user gets into PromQL unparsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.grid import duration
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_MATCHER = re.compile(
+    r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)\s*(,|$)"""
+)
+CPU = "container_cpu_usage_seconds_total"
+CPU_FILTER = 'container!="",container!="POD"'
+# <deployment>-<hash of the ReplicaSet>-<5 characters>; both use Kubernetes' alphabet without vowels.
+POD_OF_DEPLOYMENT = "(.+)-[bcdf-hj-np-tv-xz24-9]{1,10}-[bcdf-hj-np-tv-xz24-9]{5}"
+WORKLOAD = "rebalancer_workload"
+"""Label that the queries make for the Deployment's name."""
+LOOKBACK = "[1h:30s]"
+"""How far back, and in which steps, the last sign of a vanished cluster is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A parsed vector selector.
+
+    Attributes:
+        metric: may be empty if a matcher selects by __name__.
+        matchers: (label, operator, quoted value).
+    """
+
+    metric: str
+    matchers: tuple[tuple[str, str, str], ...] = ()
+
+    def where(self, *more: tuple[str, str, str]) -> Selector:
+        """Returns the selector with further matchers (label, operator, plain value)."""
+        quoted = tuple((label, operator, quote(value)) for label, operator, value in more)
+        return replace(self, matchers=self.matchers + quoted)
+
+    def __str__(self) -> str:
+        inner = ",".join(f"{label}{operator}{value}" for label, operator, value in self.matchers)
+        return f"{self.metric}{{{inner}}}" if inner else self.metric
+
+
+def quote(text: str) -> str:
+    """Returns the text as a PromQL string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def one_of(values: Iterable[str]) -> str:
+    """Returns the regular expression (RE2) that fits exactly these values."""
+    return "|".join(re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", value) for value in sorted(values))
+
+
+def parse(text: str) -> Selector:
+    """Parses `metric` or `metric{label="value",...}`.
+
+    Raises:
+        AnswerError: bad-query; it is anything else, such as an expression.
+    """
+    plain = text.strip()
+    name = _NAME.match(plain)
+    metric = name.group() if name else ""
+    rest = plain[len(metric) :].strip()
+    matchers: list[tuple[str, str, str]] = []
+    if rest:
+        if not (rest.startswith("{") and rest.endswith("}")):
+            raise _refused(text)
+        inner, at = rest[1:-1].strip(), 0
+        while at < len(inner):
+            found = _MATCHER.match(inner, at)
+            if found is None:
+                raise _refused(text)
+            matchers.append((found.group(1), found.group(2), found.group(3)))
+            at = found.end()
+    if not metric and not any(m[0] == "__name__" and m[1] == "=" for m in matchers):
+        raise _refused(text)
+    return Selector(metric, tuple(matchers))
+
+
+def _refused(text: str) -> AnswerError:
+    return AnswerError(
+        "bad-query",
+        f'{text[:200]!r} is no selector of a counter; write it as metric{{label="value"}}, without functions.',
+    )
+
+
+def summed_rate(selector: Selector, by: Iterable[str], window_s: float) -> str:
+    """Rates of a counter over the window, summed by labels; units of the counter per second."""
+    return f"sum by ({', '.join(by)}) (rate({selector}[{duration(window_s)}]))"
+
+
+def cpu_rate(selector: Selector, by: Iterable[str], window_s: float) -> str:
+    """Cores used by all pods of each Deployment, whose name comes from the pods'."""
+    rate = f"rate({selector}[{duration(window_s)}])"
+    named = f'label_replace({rate}, "{WORKLOAD}", "$1", "pod", "{POD_OF_DEPLOYMENT}")'
+    return f"sum by ({', '.join([*by, 'namespace', WORKLOAD])}) ({named})"
+
+
+def newest(selector: Selector, by: Iterable[str], *, back: bool = False) -> str:
+    """Time of the newest sample by labels, which an instant answer hides; `back` looks an hour back for it."""
+    time = f"timestamp({selector})"
+    return f"max by ({', '.join(by)}) ({f'max_over_time({time}{LOOKBACK})' if back else time})"
+
+
+def presence(up: Selector, by: Iterable[str], jobs: Iterable[str]) -> str:
+    """Time of the last good scrape by labels, and how many targets of some jobs fail now (`kind` seen, down).
+
+    A target that has failed for an hour is not counted: somebody took it away and left it in the list.
+    """
+    labels, of = ", ".join(by), up.where(("job", "=~", one_of(jobs)))
+    seen = f"max by ({labels}) (timestamp({up}) and ({up} == 1))"
+    down = f"count by ({labels}) (({of} == 0) and (max_over_time({of}[1h]) == 1))"
+    return f"{_kind(seen, 'seen')} or {_kind(down, 'down')}"
+
+
+def presence_back(up: Selector, by: Iterable[str]) -> str:
+    """Time of the last good scrape in the last hour, by labels."""
+    return f"max by ({', '.join(by)}) (max_over_time((timestamp({up}) and ({up} == 1)){LOOKBACK}))"
+
+
+def room(by: Iterable[str], matchers: tuple[tuple[str, str, str], ...]) -> str:
+    """Allocatable and requested CPU and memory by labels, of nodes that are not cordoned (`kind` tells which)."""
+    labels = list(by)
+    both = ("resource", "=~", "cpu|memory")
+    cordoned = Selector("kube_node_spec_unschedulable").where(*matchers)
+    parts = []
+    for kind, metric in (("allocatable", "kube_node_status_allocatable"),
+                         ("requested", "kube_pod_container_resource_requests")):  # fmt: skip
+        of = Selector(metric).where(both, *matchers)
+        usable = f"{of} unless on ({', '.join([*labels, 'node'])}) ({cordoned} == 1)"
+        parts.append(_kind(f"sum by ({', '.join([*labels, 'resource'])}) ({usable})", kind))
+    return " or ".join(parts)
+
+
+def _kind(expression: str, kind: str) -> str:
+    return f'label_replace({expression}, "kind", "{kind}", "", "")'

@@ -1,0 +1,119 @@
+"""Demand history that is fetched once and then only continued, so that a cycle costs little.
+
+Filled newest first in chunks; what the deadline cuts off is fetched in the next cycles. The last slots are read again
+for samples that came late, and slots in which a cluster was out of sight once it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.core.model import Floats
+
+Key = tuple[str, str, str]
+REREAD = 2
+CHUNK = 1440
+MIN_CHUNK = 12
+
+
+class Ring:
+    """Rows on one grid.
+
+    Attributes:
+        chunk: slots of one backfill query; halved when the server finds it too dear.
+    """
+
+    def __init__(self) -> None:
+        self.chunk = CHUNK
+        self._rows: dict[Key, Floats] = {}
+        self._grid = Grid(0.0, 1.0, 0)
+        self._low_s = self._high_s = 0.0
+        self._holes: dict[str, float] = {}
+
+    def move(self, grid: Grid) -> None:
+        """Moves to a window; keeps what both have in common. Another step, or a gap, begins anew."""
+        old = self._grid
+        offset = (grid.start_s - old.start_s) / old.step_s
+        same = old.slots > 0 and old.step_s == grid.step_s and abs(offset - round(offset)) < 1e-6
+        if not same or self._empty or grid.start_s > self._high_s or grid.end_s < self._low_s:
+            self._rows, self._holes, self._grid = {}, {}, grid
+            self._low_s = self._high_s = grid.end_s
+            return
+        if old == grid:
+            return
+        shift = old.index(grid.start_s)
+        low, high = max(0, shift), min(old.slots, shift + grid.slots)
+        moved = {}
+        for key, row in self._rows.items():
+            fresh = np.full(grid.slots, np.nan)
+            fresh[low - shift : high - shift] = row[low:high]
+            if not np.isnan(fresh).all():
+                moved[key] = fresh
+        self._rows, self._grid = moved, grid
+        self._low_s = max(self._low_s, grid.start_s - grid.step_s)
+        self._high_s = min(self._high_s, grid.end_s)
+        self._holes = {name: at for name, at in self._holes.items() if at >= grid.start_s}
+
+    def newer(self, seen: Iterable[str]) -> Grid | None:
+        """Returns the slots to fetch so that the newest are there; None before the first backfill.
+
+        Args:
+            seen: clusters in full sight; the slots they missed are read again.
+        """
+        grid = self._grid
+        if self._empty:
+            return None
+        start = self._high_s - (REREAD - 1) * grid.step_s
+        start = min([start, *(self._holes[name] for name in seen if name in self._holes)])
+        return self._part(max(start, self._low_s + grid.step_s, grid.start_s), grid.end_s)
+
+    def older(self) -> Grid | None:
+        """Returns the next chunk of the backfill, None when all is there."""
+        last = self._low_s
+        if not self._grid.slots or self._grid.index(last) < 0:
+            return None
+        return self._part(max(self._grid.start_s, last - (self.chunk - 1) * self._grid.step_s), last)
+
+    def put(self, part: Grid, rows: Mapping[Key, Floats]) -> None:
+        """Takes the answer for a part of the window; what was known before stays where the answer has nothing."""
+        at = self._grid.index(part.start_s)
+        for key, values in rows.items():
+            row = self._rows.get(key)
+            if row is None:
+                row = self._rows[key] = np.full(self._grid.slots, np.nan)
+            place = row[at : at + part.slots]
+            np.copyto(place, values, where=~np.isnan(values))
+        self._high_s = max(self._high_s, part.end_s)
+        self._low_s = min(self._low_s, part.start_s - part.step_s)
+
+    def mark(self, unseen: Iterable[str], filled: Iterable[str], since_s: float) -> None:
+        """Remembers from which slot on a cluster's part is missing; forgets it for those read again."""
+        for name in filled:
+            self._holes.pop(name, None)
+        for name in unseen:
+            self._holes[name] = min(self._holes.get(name, since_s), since_s)
+
+    def cheaper(self) -> bool:
+        """Halves the chunk; says whether that was possible."""
+        if self.chunk <= MIN_CHUNK:
+            return False
+        self.chunk = max(MIN_CHUNK, self.chunk // 2)
+        return True
+
+    @property
+    def rows(self) -> Mapping[Key, Floats]:
+        """Rows of shape (slots of the window,), NaN where unknown."""
+        return self._rows
+
+    @property
+    def _empty(self) -> bool:
+        """Whether nothing was fetched: what is there is (low, high], in slot ends."""
+        return self._low_s >= self._high_s
+
+    def _part(self, start_s: float, end_s: float) -> Grid | None:
+        step = self._grid.step_s
+        slots = round((end_s - start_s) / step) + 1
+        return Grid(start_s, step, slots) if slots > 0 else None

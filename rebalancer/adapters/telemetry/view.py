@@ -1,0 +1,298 @@
+"""The telemetry port over one or several metrics backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rebalancer.adapters.telemetry import check, counters, promql
+from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
+from rebalancer.adapters.telemetry.demand import Ask, Found, Source, asks_of, cpu_selector
+from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.grid import Grid, of_window
+from rebalancer.adapters.telemetry.network import Recordings
+from rebalancer.adapters.telemetry.presence import Presence, best_of
+from rebalancer.adapters.telemetry.ring import Key
+from rebalancer.api.cluster import MemberCluster
+from rebalancer.api.controller import TelemetrySpec
+from rebalancer.core.model import Floats, Unknown, View
+from rebalancer.core.network import build_map
+from rebalancer.core.policy import Policy
+from rebalancer.ports import (
+    Clock,
+    Counter,
+    CounterAnswer,
+    DemandAnswer,
+    DemandWindow,
+    NetworkAnswer,
+    RoomAnswer,
+    Selection,
+)
+
+DEADLINE_S = 30.0
+"""Total deadline of one call of the port; a backend that has not answered by then is failed for this cycle."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one backend gave to a demand answer."""
+
+    found: dict[tuple[str, str, str, bool], Found] = field(default_factory=dict)
+    cpu: dict[tuple[str, str], float] = field(default_factory=dict)
+    views: dict[str, View] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Side:
+    """One backend with what is remembered of it."""
+
+    backend: Backend
+    presence: Presence
+    recordings: Recordings
+    sources: dict[tuple[str, str, str, bool], Source] = field(default_factory=dict)
+    complete: frozenset[str] = frozenset()
+
+
+class MetricsTelemetry:
+    """Telemetry from Prometheus and Thanos. Belongs to one event loop; `close` it in the end.
+
+    Args:
+        spec: backends, rate window and allowed age.
+        clusters: every configured cluster by name.
+        clock: where `now` comes from.
+        counts: told of each query: (backend, outcome, seconds); outcome is ok, partial or the kind of a TelemetryError.
+        deadline_s: total deadline of each call.
+
+    Attributes:
+        owners: workload -> key (namespace/name) of its policy, where known; decides which way of counting is a
+            workload's where policies of one namespace count differently.
+    """
+
+    def __init__(
+        self,
+        spec: TelemetrySpec,
+        clusters: Mapping[str, MemberCluster],
+        clock: Clock,
+        counts: Counts | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._spec, self._clusters, self._clock, self._deadline_s = spec, dict(clusters), clock, deadline_s
+        self.owners: Mapping[str, str] = {}
+        labels = {name: cluster.metrics_label() for name, cluster in clusters.items()}
+        self._regions = {name: cluster.spec.region for name, cluster in clusters.items()}
+        self._sides = tuple(
+            _Side(backend, Presence(backend, spec.max_age), Recordings(backend))
+            for backend in backends(spec.backends, labels, counts)
+        )
+
+    async def close(self) -> None:
+        """Closes connections and threads."""
+        for side in self._sides:
+            await side.backend.close()
+
+    async def demand(self, window: DemandWindow, policies: Mapping[str, Policy]) -> DemandAnswer:
+        """See Telemetry. Clusters that are not complete keep NaN in `latest` where nothing was counted."""
+        now, asks = self._clock.now(), asks_of(policies)
+        grid = of_window(window.start_s, window.end_s, window.step_s)
+        parts = await asyncio.gather(*(self._demand_of(side, asks, grid, now) for side in self._sides))
+        views = self._all(best_of(part.views for part in parts))
+        rows = self._rows(asks, parts, views)
+        keys = tuple(sorted(rows))
+        units = {key[0]: rows[key][0] for key in keys}
+        values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
+        latest = np.array([rows[key][1] for key in keys], dtype=np.float64)
+        cpu = {key: cores for part in parts for key, cores in part.cpu.items()}
+        problems = dict.fromkeys(problem for part in parts for problem in part.problems)
+        return DemandAnswer(keys, units, values, latest, views, cpu, tuple(problems))
+
+    async def room(self) -> RoomAnswer:
+        """See Telemetry. Cordoned nodes don't count."""
+        now = self._clock.now()
+        found = await asyncio.gather(*(self._room_of(side, now) for side in self._sides))
+        clusters: dict[str, Mapping[str, tuple[float, float]] | Unknown] = {}
+        problems = [problem for _, problem in found if problem]
+        for name in self._clusters:
+            known = next((rooms[name] for rooms, _ in found if name in rooms), None)
+            detail = "; ".join(problems) or "kube_node_status_allocatable is not there; scrape kube-state-metrics"
+            clusters[name] = known if known is not None else Unknown("room-unknown", None, detail)
+        return RoomAnswer(clusters, tuple(problems))
+
+    async def network(self, now: float) -> NetworkAnswer:
+        """See Telemetry. Paths of clusters that are being drained are not judged."""
+        samples: dict[tuple[str, str, str, str], tuple[float, float]] = {}
+        problems: list[str] = []
+        answers = await asyncio.gather(*(self._network_of(side, now) for side in self._sides))
+        some = any(found for found, _ in answers)
+        for found, said in answers:
+            for key, one in found.items():
+                if key not in samples or one[1] < samples[key][1]:
+                    samples[key] = one
+            # Of several backends one may have no probes; of all of them that is worth a word.
+            problems += [problem for problem in said if found or not some or "no recordings" not in problem]
+        draining = [name for name, cluster in self._clusters.items() if cluster.spec.drain]
+        return NetworkAnswer(build_map(samples, self._regions, now, maintenance=draining), tuple(problems))
+
+    async def counters(
+        self, selection: Selection, clusters: Sequence[str], since_s: float, now: float
+    ) -> CounterAnswer:
+        """See Telemetry. Each series carries the cluster's name as its `cluster` label."""
+        wanted = [(s, [c for c in clusters if c in s.backend.labels]) for s in self._sides]
+        parts = await asyncio.gather(
+            *(
+                counters.read(side.backend, side.presence, selection, names, since_s, now, self._deadline_s)
+                for side, names in wanted
+                if names
+            )
+        )
+        views = best_of(part.views for part in parts)
+        taken: set[str] = set()
+        total, bad, problems = list[Counter](), list[Counter](), list[str]()
+        for part in parts:
+            mine = {name for name, view in part.views.items() if view is views[name]} - taken
+            taken |= mine
+            total += [one for one in part.total if one.labels["cluster"] in mine]
+            bad += [one for one in part.bad if one.labels["cluster"] in mine]
+            problems += part.errors
+        missing = {name: View("failed", None, _NO_BACKEND.format(name)) for name in clusters if name not in views}
+        return CounterAnswer(tuple(total), tuple(bad), {**views, **missing}, tuple(dict.fromkeys(problems)))
+
+    async def check(self, policies: Mapping[str, Policy]) -> tuple[check.Finding, ...]:
+        """Says what is there, what is missing, what that degrades and what to do; never raises."""
+        now, asks = self._clock.now(), asks_of(policies)
+        answers = await asyncio.gather(
+            *(check.look(s.backend, s.presence, self._sources(s, asks), now, self._deadline_s) for s in self._sides)
+        )
+        served = {name for side in self._sides for name in side.backend.labels}
+        orphans = tuple(check.no_backend(name) for name in self._clusters if name not in served)
+        return (*(finding for answer in answers for finding in answer), *orphans)
+
+    async def _demand_of(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float) -> _Part:
+        part = _Part()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._fill(side, asks, grid, now, part)
+        except TimeoutError:
+            late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it goes on next cycle."
+            part.problems.append(late)
+            part.views = {name: side.presence.failed(name, late) for name in side.backend.clusters}
+        side.complete = frozenset(name for name, view in part.views.items() if view.complete)
+        for source in side.sources.values():
+            source.judged(side.complete)
+        return part
+
+    async def _fill(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float, part: _Part) -> None:
+        sources = self._sources(side, asks)
+        tasks = (source.fetch(grid, self._spec.rate_window, now, side.complete) for source in sources)
+        found, part.cpu = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
+        part.found = {source.ask.id: one for source, one in zip(sources, found, strict=True)}
+        part.problems += [problem for one in found for problem in one.problems]
+        usable = [source for source in sources if not part.found[source.ask.id].failed]
+        selectors = list(dict.fromkeys(source.selector() for source in usable))
+        look = await side.presence.look(selectors, now)
+        warnings = [text for one in found for text in one.warnings]
+        views = side.presence.views(look, [str(selector) for selector in selectors], warnings)
+        if sources and not usable:
+            why = part.problems[0] if part.problems else "no answer"
+            views = {n: v if v.state == "failed" else View("failed", v.since_s, why) for n, v in views.items()}
+        if look.error:
+            part.problems.append(look.error)
+        part.views = views
+
+    def _sources(self, side: _Side, asks: tuple[Ask, ...]) -> list[Source]:
+        """The sources of these asks; those of asks that are gone are forgotten, with their history."""
+        kept = {}
+        for ask in asks:
+            old = side.sources.get(ask.id)
+            if old is None or old.ask.namespaces != ask.namespaces:
+                old = Source(side.backend, ask, self._regions)
+            old.ask = ask
+            kept[ask.id] = old
+        side.sources = kept
+        return list(kept.values())
+
+    async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> dict[tuple[str, str], float]:
+        namespaces = {namespace for ask in asks for namespace in ask.namespaces}
+        if not namespaces:
+            return {}
+        backend, used = side.backend, dict[tuple[str, str], float]()
+        query = promql.cpu_rate(cpu_selector(backend, namespaces), backend.by, self._spec.rate_window)
+        try:
+            answer = await backend.query(query, now)
+        except AnswerError as error:
+            part.problems.append(f"CPU: {error}")
+            return {}
+        for series in answer.series:
+            cluster, name = backend.cluster_of(series.labels), series.labels.get(promql.WORKLOAD, "")
+            if cluster and name and np.isfinite(series.values[0]):
+                key = f"{series.labels.get('namespace', '')}/{name}", cluster
+                used[key] = used.get(key, 0.0) + float(series.values[0])
+        return used
+
+    def _rows(
+        self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View]
+    ) -> dict[Key, tuple[str, float, Floats]]:
+        """Puts the rows together: each workload by one way of counting, each cluster by one backend."""
+        rows: dict[Key, tuple[str, float, Floats]] = {}
+        way: dict[str, Ask] = {}
+        for ask in asks:
+            taken: set[str] = set()
+            for part in parts:
+                one = part.found.get(ask.id)
+                mine = {name for name, view in part.views.items() if view is views.get(name)} - taken
+                taken |= mine
+                if one is None or one.failed:
+                    continue
+                for key in one.latest.keys() | one.rows.keys():
+                    if key[2] in mine and self._takes(ask, key[0]) and way.setdefault(key[0], ask) is ask:
+                        empty = np.full(next(iter(one.rows.values())).shape if one.rows else 0, np.nan)
+                        rows[key] = (ask.unit, one.latest.get(key, np.nan), one.rows.get(key, empty))
+        return rows
+
+    def _takes(self, ask: Ask, workload: str) -> bool:
+        owner = self.owners.get(workload)
+        return owner in ask.policies if owner is not None else ask.takes(workload)
+
+    def _all(self, views: Mapping[str, View]) -> dict[str, View]:
+        return {name: views.get(name, View("failed", None, _NO_BACKEND.format(name))) for name in self._clusters}
+
+    async def _room_of(self, side: _Side, now: float) -> tuple[dict[str, dict[str, tuple[float, float]]], str]:
+        backend = side.backend
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                answer = await backend.query(promql.room(backend.by, backend.matchers()), now)
+        except AnswerError as error:
+            return {}, f"room: {error}"
+        except TimeoutError:
+            return {}, f"room: {backend.url} did not answer within {self._deadline_s:g} s"
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for series in answer.series:
+            cluster, labels = backend.cluster_of(series.labels), series.labels
+            if cluster:
+                kinds = found.setdefault(cluster, {}).setdefault(labels.get("resource", ""), {})
+                kinds[labels.get("kind", "")] = float(series.values[0])
+        rooms = {
+            name: {
+                resource: (kinds["allocatable"], kinds.get("requested", 0.0))
+                for resource, kinds in resources.items()
+                if np.isfinite(kinds.get("allocatable", np.nan))
+            }
+            for name, resources in found.items()
+        }
+        return {name: one for name, one in rooms.items() if one}, ""
+
+    async def _network_of(
+        self, side: _Side, now: float
+    ) -> tuple[dict[tuple[str, str, str, str], tuple[float, float]], list[str]]:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await side.recordings.read(now)
+        except TimeoutError:
+            return {}, [f"network: {side.backend.url} did not answer within {self._deadline_s:g} s"]
+
+
+_NO_BACKEND = "no backend serves {}; add it to telemetry.backends[].clusters."
