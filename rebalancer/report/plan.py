@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -215,3 +216,8 @@ def to_text(renderable: RenderableType, width: int = 140) -> str:
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()
+
+
+def without_observe_only(plan: Plan) -> Plan:
+    """The plan as it would be carried out: without the refusals that only say that nobody acts."""
+    return replace(plan, refusals=tuple(r for r in plan.refusals if r.reason != "observe-only"))

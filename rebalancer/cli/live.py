@@ -1,0 +1,133 @@
+"""Commands that look at real clusters and metrics: check, plan, explain, run, rollout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+
+from rebalancer import config as cfg
+from rebalancer.errors import ConfigError, RebalancerError
+from rebalancer.report import plan as report
+from rebalancer.worlds.live import Live, LiveWorld, open_world, read
+
+MARKS = {"ok": "ok", "degraded": "degraded", "missing": "MISSING"}
+
+
+def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
+    """Runs one of the commands; returns the exit code."""
+    live = read(cfg.read_files(paths))
+    match arguments.command:
+        case "run":
+            from rebalancer import service
+
+            return service.main(live, act=arguments.act)
+        case "check":
+            return asyncio.run(_check(live))
+        case "rollout":
+            return asyncio.run(_rollout(live, arguments.verb, arguments.name, full=arguments.full))
+        case "explain":
+            return asyncio.run(_explain(live, arguments.workload))
+        case _:
+            return asyncio.run(_plan(live, arguments.output))
+
+
+async def _open(live: Live) -> LiveWorld:
+    return await open_world(live, lambda: False)
+
+
+async def _plan(live: Live, output: str) -> int:
+    world = await _open(live)
+    try:
+        found = await world.run_cycle()
+    finally:
+        await world.close()
+    _unusable(found.outcome, found.errors)
+    # The plan was made to be shown: that nothing is carried out is said once, not for each action.
+    plan = report.without_observe_only(found.plan)
+    if output == "json":
+        print(report.as_json(plan, found.errors))
+    else:
+        Console(soft_wrap=not sys.stdout.isatty()).print(report.render(plan, found.errors))
+    return report.exit_code(plan)
+
+
+def _unusable(outcome: str, errors: Sequence[str]) -> None:
+    """Without any metrics there is nothing to plan with; that is an error of the setup, not a plan.
+
+    Raises:
+        RebalancerError: with what every backend said.
+    """
+    if outcome == "failed":
+        raise RebalancerError("\n".join(errors) or "no metrics backend gave a usable answer; run `rebalancer check`")
+
+
+async def _explain(live: Live, workload: str) -> int:
+    world = await _open(live)
+    try:
+        found = await world.run_cycle()
+    finally:
+        await world.close()
+    _unusable(found.outcome, found.errors)
+    plan = report.without_observe_only(found.plan)
+    try:
+        lines = report.explain(plan, workload)
+    except KeyError:
+        known = ", ".join(sorted(plan.workloads)) or "none"
+        raise RebalancerError(f"{workload}: no policy selects such a workload; known: {known}") from None
+    print("\n".join(lines))
+    return 0
+
+
+async def _check(live: Live) -> int:
+    world = await _open(live)
+    try:
+        rights, metrics = await asyncio.gather(world.actuator.check(), world.telemetry.check(world.policies()))
+    finally:
+        await world.close()
+    table = Table("state", "what", "name", "found", "what that degrades", "next step")
+    bad = 0
+    for one in metrics:
+        bad += one.state != "ok"
+        table.add_row(MARKS[one.state], one.what, one.name, one.sentence, one.degrades, one.next_step)
+    for right in rights:
+        bad += not right.ok
+        table.add_row("ok" if right.ok else "MISSING", "cluster", right.cluster, right.what, right.detail, "")
+    console = Console(soft_wrap=False)
+    console.print(table)
+    console.print("everything is in place" if not bad else f"{bad} findings; the others are ok", highlight=False)
+    unusable = any(f.state == "missing" and f.what == "backend" for f in metrics)
+    return 1 if unusable else 3 if bad else 0
+
+
+async def _rollout(live: Live, verb: str, name: str | None, *, full: bool) -> int:
+    from rebalancer.core.rollout.model import Verb
+    from rebalancer.core.rollout.verbs import render_list, render_status
+
+    if verb != "list" and not name:
+        raise ConfigError([f"rollout {verb}: name the rollout as namespace/name; `rebalancer rollout list` shows them"])
+    world = await _open(live)
+    try:
+        stored = {s.spec.key: s for s in await world.stored_rollouts()}
+        if verb == "list":
+            print("\n".join(render_list([(s.spec, s.status) for s in stored.values()])))
+            return 0
+        assert name is not None  # checked above
+        if name not in stored:
+            known = ", ".join(sorted(stored)) or "none"
+            raise RebalancerError(f"{name}: no such CanaryRollout; known: {known}")
+        if verb == "get":
+            print("\n".join(render_status(stored[name].spec, stored[name].status)))
+            return 0
+        await world.ask(name, cast(Verb, verb), uuid.uuid4().hex[:12], full=full)
+        print(f"{verb} of {name} is asked for; `rebalancer rollout get {name}` shows when it is done")
+        return 0
+    finally:
+        await world.close()

@@ -1,0 +1,218 @@
+"""The long-running controller: APScheduler jobs that call the world, leader lease, health, /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from rebalancer.adapters.exporter import Door, Exporter
+from rebalancer.adapters.kubernetes.lease import KubernetesLease
+from rebalancer.core.model import Sight
+from rebalancer.cycle import CycleReport
+from rebalancer.errors import RebalancerError
+from rebalancer.report.plan import summary
+from rebalancer.service import measures, status
+from rebalancer.worlds.live import Live, LiveWorld, open_world
+
+log = logging.getLogger("rebalancer")
+CAUSES = {EVENT_JOB_MISSED: "misfire", EVENT_JOB_MAX_INSTANCES: "overlap", EVENT_JOB_ERROR: "error"}
+STOP_S = 20.0
+"""How long a running cycle may end itself at a stop; what is left is finished by the next controller."""
+STALL_FACTOR = 3.0
+"""After so many intervals without a cycle /healthz says so."""
+
+
+class Service:
+    """Runs one live world until it is told to stop."""
+
+    def __init__(self, live: Live, *, act: bool) -> None:
+        """Takes the checked files.
+
+        Args:
+            live: the files.
+            act: whether what is planned is carried out.
+        """
+        self._live, self._act = live, act
+        self._exporter = Exporter()
+        self._lease: KubernetesLease | None = None
+        self._world: LiveWorld | None = None
+        self._planning = asyncio.Lock()
+        self._ticking = asyncio.Lock()
+        self._last_s: float | None = None
+        self._started_s = 0.0
+        self._failure = ""
+
+    def _leading(self) -> bool:
+        return self._lease is None or self._lease.is_leader()
+
+    def _may_act(self) -> bool:
+        return self._act and self._leading()
+
+    def _count(self, backend: str, outcome: str, seconds: float) -> None:
+        labels = {"backend": backend, "outcome": outcome}
+        self._exporter.add("queries_total", labels)
+        self._exporter.observe("query_duration_seconds", seconds, labels)
+
+    def health(self) -> tuple[bool, str]:
+        """Says whether cycles run, in one sentence."""
+        world = self._world
+        if world is None:
+            return False, "starting"
+        interval = self._live.spec.cycle.interval
+        limit = STALL_FACTOR * max(interval, self._live.spec.cycle.deadline)
+        age = world.clock.now() - (self._last_s or self._started_s)
+        if age > limit:
+            return False, f"no cycle for {age:.0f} s, at most {limit:.0f} s are usual; {self._failure or 'see the log'}"
+        return True, f"ok, last cycle {age:.0f} s ago" if self._last_s else "ok, first cycle under way"
+
+    async def run(self) -> int:
+        """Runs until SIGTERM or SIGINT.
+
+        Raises:
+            RebalancerError: at the start only: configuration, hub, or address.
+        """
+        door = Door(self._live.spec.listen, self._exporter, self.health)
+        self._world = world = await open_world(self._live, self._may_act, self._count)
+        self._started_s = world.clock.now()
+        measures.begin(self._exporter, acting=self._act)
+        door.open()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, stop.set)
+        lease = self._begin_lease(world)
+        scheduler = self._schedule()
+        mode = "acting" if self._act else "observing only; start with --act to carry plans out"
+        log.info("started, %s; metrics at http://%s/metrics", mode, door.address)
+        scheduler.start()
+        try:
+            await stop.wait()
+        finally:
+            scheduler.shutdown(wait=False)
+            # A running cycle holds the lock: waiting for both locks is waiting for its end.
+            try:
+                async with asyncio.timeout(STOP_S), self._planning, self._ticking:
+                    pass
+            except TimeoutError:
+                log.warning("a cycle did not end within %s s; the next controller goes on from there", STOP_S)
+            if lease is not None:
+                lease.cancel()
+                await asyncio.gather(lease, return_exceptions=True)
+            await world.close()
+            door.close()
+        return 0
+
+    def _begin_lease(self, world: LiveWorld) -> asyncio.Task[None] | None:
+        if world.hub_client is None:
+            self._exporter.set("leader", 1.0)
+            return None
+        self._lease = KubernetesLease(world.hub_client)
+        return asyncio.create_task(self._lease.run())
+
+    def _schedule(self) -> AsyncIOScheduler:
+        """Interval, cron and rollout jobs; each at most once at a time, late ones run once."""
+        cycle, rollouts = self._live.spec.cycle, self._live.spec.rollouts
+        zone = ZoneInfo(cycle.time_zone)
+        scheduler = AsyncIOScheduler(timezone=zone)
+        scheduler.add_listener(self._missed, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+
+        def add(job: Callable[[], Awaitable[None]], trigger: object, name: str, grace_s: float) -> None:
+            scheduler.add_job(job, trigger, id=name, coalesce=True, max_instances=1,
+                              misfire_grace_time=max(1, round(grace_s)))  # fmt: skip
+
+        add(self._cycle, IntervalTrigger(seconds=cycle.interval, timezone="UTC"), "cycle", cycle.interval / 2)
+        scheduler.modify_job("cycle", next_run_time=datetime.now(zone))
+        for i, entry in enumerate(cycle.cron):
+            add(self._cycle, CronTrigger.from_crontab(entry, timezone=zone), f"cron-{i}", 300.0)
+        add(self._tick, IntervalTrigger(seconds=rollouts.interval, timezone="UTC"), "rollouts", rollouts.interval / 2)
+        return scheduler
+
+    def _missed(self, event: JobEvent) -> None:
+        job = event.job_id.partition("-")[0]
+        self._exporter.add("schedule_missed_total", {"job": job, "cause": CAUSES[event.code]})
+
+    async def _cycle(self) -> None:
+        """One cycle; a failure is counted and told, and the next one tries again."""
+        world = self._world
+        assert world is not None  # jobs begin after the world
+        if self._planning.locked():
+            self._exporter.add("cycles_total", {"outcome": "skipped"})
+            return
+        async with self._planning:
+            self._exporter.set("leader", float(self._leading()))
+            try:
+                report = await world.run_cycle()
+                await self._write_status(world, report)
+            except RebalancerError as error:
+                self._failure = str(error)
+                self._exporter.add("cycles_total", {"outcome": "failed"})
+                log.error("cycle failed: %s", error)
+                return
+            self._last_s = world.clock.now()
+            measures.of_cycle(self._exporter, report, world.policies())
+            self._tell(world, report)
+
+    def _tell(self, world: LiveWorld, report: CycleReport) -> None:
+        seconds = sum(report.durations_s.values())
+        log.info("cycle %s in %.2f s: %s", report.outcome, seconds, summary(report.plan))
+        for line in (*world.problems, *report.errors):
+            log.warning("%s", line)
+        for cluster, view in report.snapshot.views.items():
+            if not view.complete:
+                log.warning("view of %s is %s: %s", cluster, view.state, view.detail)
+        for done in report.done:
+            level = logging.INFO if done.outcome.ok else logging.WARNING
+            log.log(level, "%s: %s %s -> %s %s", done.action.workload, done.action.reason, done.step,
+                    done.outcome.kind, done.outcome.detail)  # fmt: skip
+
+    async def _tick(self) -> None:
+        world = self._world
+        assert world is not None  # jobs begin after the world
+        if self._ticking.locked():
+            return
+        async with self._ticking:
+            try:
+                measures.of_tick(self._exporter, await world.tick())
+            except RebalancerError as error:
+                log.error("rollout tick failed: %s", error)
+
+    async def _write_status(self, world: LiveWorld, report: CycleReport) -> None:
+        """Writes status to the hub; only the leader does, and a failure is told, not raised."""
+        if world.hub is None or not self._leading():
+            return
+        plan, memory = report.plan, world.cycle.memory.plan
+        writes = [
+            world.write_status("SchedulingPolicy", p.metadata.namespace, p.metadata.name,
+                               status.of_policy(plan, key, p.metadata.generation))
+            for key, p in world.config.policies.items()
+        ]  # fmt: skip
+        taints = dict(memory.network.taints)
+        writes += [
+            world.write_status("MemberCluster", "", name, status.of_cluster(
+                state, plan.sight.get(name, Sight.SUSPECT), memory.clocks[name], taints, report.at_s))
+            for name, state in report.snapshot.clusters.items()
+        ]  # fmt: skip
+        for outcome in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(outcome, RebalancerError):
+                log.warning("status: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif not outcome.ok:
+                log.warning("status: %s %s", outcome.kind, outcome.detail)
+
+
+def main(live: Live, *, act: bool) -> int:
+    """Runs the controller in the foreground; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for noisy in ("apscheduler", "httpx", "httpcore", "urllib3", "kubernetes"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    return asyncio.run(Service(live, act=act).run())

@@ -1,0 +1,243 @@
+"""The live world: real clusters, real metrics, the system clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rebalancer import config as cfg
+from rebalancer.adapters.clock import SystemClock
+from rebalancer.adapters.journal import SqliteJournal
+from rebalancer.adapters.kubernetes.actuator import KubernetesActuator
+from rebalancer.adapters.kubernetes.clients import Clients, ClusterClient, hub_client
+from rebalancer.adapters.kubernetes.events import KubernetesNotifier
+from rebalancer.adapters.kubernetes.hub import KubernetesHub, read_clocks
+from rebalancer.adapters.kubernetes.kubeconfigs import check_files
+from rebalancer.adapters.kubernetes.rollouts import HubRollouts, KubernetesRollouts
+from rebalancer.adapters.telemetry.view import MetricsTelemetry
+from rebalancer.api.base import API_VERSION
+from rebalancer.api.controller import RebalancerConfigSpec
+from rebalancer.core.model import Placement
+from rebalancer.core.moves import MoveSettings
+from rebalancer.core.network import NetworkSettings
+from rebalancer.core.planning import PlanMemory, PlanSettings
+from rebalancer.core.policy import Policy
+from rebalancer.core.rollout.model import Stored, Verb
+from rebalancer.core.rollout.verbs import request_patch
+from rebalancer.core.scaling import ScalingSettings
+from rebalancer.core.sight import Clock as SightClock
+from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Memory, Ports
+from rebalancer.errors import ConfigError, RebalancerError
+from rebalancer.ports import FleetState, Outcome
+from rebalancer.rollouts import MemoryStore, Rollouts, RolloutStore, TickReport
+
+Counts = Callable[[str, str, float], None]
+ASK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The documents a live world is built from.
+
+    Attributes:
+        documents: of the files.
+        config: what they say by themselves; the hub's objects come on top.
+        spec: how the controller runs.
+    """
+
+    documents: tuple[cfg.Document, ...]
+    config: cfg.Config
+    spec: RebalancerConfigSpec
+
+
+def settings_of(spec: RebalancerConfigSpec) -> CycleSettings:
+    """Turns the controller's configuration into the cycle's settings."""
+    network, scaling, telemetry = spec.network, spec.scaling, spec.telemetry
+    plan = PlanSettings(
+        scaling=ScalingSettings(scaling.stabilization, scaling.tolerance),
+        moves=MoveSettings(scaling.cool_down, telemetry.rate_window),
+        network=NetworkSettings(
+            degraded_loss=network.degraded_loss,
+            poor_loss=network.poor_loss,
+            enter_after_s=network.enter_after,
+            leave_after_s=network.leave_after,
+        ),
+    )
+    return CycleSettings(
+        history_s=telemetry.history,
+        step_s=telemetry.history_step,
+        observe_deadline_s=spec.cycle.deadline,
+        plan=plan,
+    )
+
+
+def read(documents: Sequence[cfg.Document]) -> Live:
+    """Checks the files of a live world.
+
+    Raises:
+        ConfigError: something is wrong or missing; every problem is named.
+    """
+    config = cfg.load(documents)
+    if config.controller is None:
+        raise ConfigError(["no RebalancerConfig was found in the files given; it says where metrics come from"])
+    if not config.clusters and config.controller.spec.hub is None:
+        raise ConfigError(["no MemberCluster was found; declare the clusters in the files, or name a hub in spec.hub"])
+    check_files(config.clusters)
+    return Live(tuple(documents), config, config.controller.spec)
+
+
+class LiveWorld:
+    """Drives cycles and rollout ticks over real ports."""
+
+    def __init__(
+        self,
+        live: Live,
+        hub: ClusterClient | None,
+        config: cfg.Config,
+        clocks: Mapping[str, SightClock],
+        may_act: Callable[[], bool],
+        counts: Counts | None = None,
+    ) -> None:
+        """Plugs the adapters in; use `open_world`.
+
+        Args:
+            live: the files.
+            hub: the hub's client, or None.
+            config: files and hub together.
+            clocks: sight clocks that survived in status.
+            may_act: asked before every write.
+            counts: told of each metrics query: backend, outcome, seconds.
+        """
+        self.live, self.config, self.hub_client = live, config, hub
+        self.hub = KubernetesHub(hub) if hub is not None else None
+        self.clock = SystemClock()
+        self.clients = Clients(config.clusters, hub)
+        self.actuator = KubernetesActuator(config.clusters, self.clients)
+        self.telemetry = MetricsTelemetry(live.spec.telemetry, config.clusters, self.clock, counts)
+        self.journal = SqliteJournal(live.spec.journal or ":memory:")
+        self.notifier = KubernetesNotifier(self.clients.members, self.actuator.uid_of)
+        self.problems: list[str] = []
+        ports = Ports(self.clock, self.telemetry, self.actuator, self.journal, self.notifier, may_act)
+        memory = Memory(plan=PlanMemory(clocks=clocks))
+        self.cycle = Cycle(ports, sorted(config.clusters), settings_of(live.spec), memory)
+        self._owned: frozenset[str] = frozenset()
+        self._hub_rollouts = HubRollouts(hub.api) if hub is not None else None
+        self._memory_rollouts = MemoryStore([r.to_spec() for r in config.rollouts.values()])
+        store: RolloutStore = self._hub_rollouts or self._memory_rollouts
+        self._members = KubernetesRollouts(self.clients.apis())
+        self.rollouts = Rollouts(
+            store, self._members, self.telemetry, self.clock,
+            lambda: {n: dict(c.spec.labels) for n, c in self.config.clusters.items()},
+            self.notifier, acting=may_act,
+        )  # fmt: skip
+
+    async def refresh(self) -> None:
+        """Reads the hub's documents again; one that is wrong is left out with its sentence, the others go on."""
+        if self.hub is None:
+            return
+        try:
+            raw = await self.hub.documents()
+        except RebalancerError as error:
+            self.problems = [str(error)]
+            return
+        config, self.problems = cfg.load_each([*self.live.documents, *cfg.from_hub(raw)])
+        if set(config.clusters) != set(self.config.clusters):
+            self.problems.append("the list of MemberClusters changed; restart the controller to take it over")
+            config = cfg.Config(
+                config.controller, self.config.clusters, config.policies, config.propagation, config.rollouts
+            )  # fmt: skip
+        self.config = config
+
+    def policies(self) -> dict[str, Policy]:
+        """The policies in force, by `namespace/name`."""
+        return {key: p.resolve() for key, p in self.config.policies.items()}
+
+    def _allows(self, placement: Placement) -> bool:
+        """Whether the propagation policies that select a workload let it stand in a cluster."""
+        namespace, _, name = placement.workload.partition("/")
+        cluster = self.config.clusters[placement.cluster].spec
+        labels = dict(placement.labels)
+        return all(
+            p.allows(placement.cluster, cluster.region, dict(cluster.labels))
+            for p in self.config.propagation.values()
+            if p.selects(namespace, name, labels)
+        )
+
+    async def run_cycle(self) -> CycleReport:
+        """Runs one cycle."""
+        await self.refresh()
+        report = await self.cycle.run(self.policies(), self._owned, self._allows)
+        self.telemetry.owners = report.snapshot.policies
+        return report
+
+    async def tick(self) -> TickReport:
+        """Ticks all rollouts once."""
+        report = await self.rollouts.tick()
+        self._owned = report.owned
+        return report
+
+    async def stored_rollouts(self) -> Sequence[Stored]:
+        """All rollouts with their status; those of files have none before a controller runs."""
+        return await (self._hub_rollouts or self._memory_rollouts).load()
+
+    async def ask(self, rollout: str, verb: Verb, request_id: str, *, full: bool) -> None:
+        """Asks for a verb on a rollout of the hub.
+
+        Raises:
+            ClusterError: the hub did not take it.
+            ConfigError: the rollout stands in a file, where nobody can be asked.
+        """
+        hub = self.hub_client
+        if hub is None:
+            raise ConfigError([f"{rollout} stands in a file; verbs need a hub, set spec.hub in RebalancerConfig"])
+        namespace, _, name = rollout.partition("/")
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/canaryrollouts/{name}"
+        until = time.monotonic() + ASK_S
+        await hub.writes.run(
+            lambda: hub.request(
+                "PATCH", path, until=until, body=request_patch(verb, request_id, full=full),
+                content_type="application/merge-patch+json",
+            ),
+            ASK_S + 0.5,
+        )  # fmt: skip
+
+    async def look(self) -> FleetState:
+        """Reads the clusters without planning."""
+        return await self.actuator.observe(list(self.policies().values()), self.clock.now())
+
+    async def write_status(self, kind: str, namespace: str, name: str, status: Mapping[str, object]) -> Outcome:
+        """Writes one status to the hub; without a hub there is nowhere to write it."""
+        if self.hub is None:
+            return Outcome("unchanged")
+        return await self.hub.write_status(kind, namespace, name, status)
+
+    async def close(self) -> None:
+        """Closes everything, in the order of use."""
+        await self.rollouts.close()
+        self._members.close()
+        if self._hub_rollouts is not None:
+            self._hub_rollouts.close()
+        await self.telemetry.close()
+        self.journal.close()
+        await asyncio.to_thread(self.clients.close)
+
+
+async def open_world(live: Live, may_act: Callable[[], bool], counts: Counts | None = None) -> LiveWorld:
+    """Opens a live world.
+
+    Raises:
+        ConfigError: the hub's documents are wrong.
+        ClusterError: the hub can't be read.
+    """
+    hub, raw = None, list[dict[str, Any]]()
+    if live.spec.hub is not None:
+        hub = hub_client(live.spec.hub.kubeconfig_path, live.spec.hub.context)
+        raw = await KubernetesHub(hub).documents()
+    config = cfg.load([*live.documents, *cfg.from_hub(raw)])
+    if not config.clusters:
+        raise ConfigError(["no MemberCluster was found in the files or on the hub; declare the clusters"])
+    check_files(config.clusters)
+    return LiveWorld(live, hub, config, read_clocks(raw), may_act, counts)
