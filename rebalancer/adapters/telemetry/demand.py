@@ -90,13 +90,16 @@ class Found:
         latest: demand now by (workload, origin, cluster).
         rows: history by the same key, shape (slots,).
         warnings: of the answers.
-        problems: one sentence each; `failed` says that there is nothing to use.
+        problems: one sentence each.
+        answered: whether demand now was answered; else there is at best history.
+        failed: whether there is nothing to use.
     """
 
     latest: dict[Key, float] = field(default_factory=dict)
     rows: Mapping[Key, Floats] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     problems: list[str] = field(default_factory=list)
+    answered: bool = False
     failed: bool = False
 
 
@@ -147,20 +150,29 @@ class Source:
             seen: clusters in full sight in the last cycle.
         """
         found = Found()
+        self._fetched_from_s = float("inf")
         try:
             answer = await self._backend.query(self.expression(window_s), now)
             found.warnings += answer.warnings
+            found.answered = True
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
         except AnswerError as error:
             found.problems.append(f"demand by {self.ask.query or 'CPU'}: {error}")
-            found.failed = True
-            return found
+            return self.held(grid, found)
         try:
             await self._continue(grid, frozenset(seen), found)
         except AnswerError as error:
             found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
-        found.rows = self._ring.rows
+        found.rows = dict(self._ring.rows)
         return found
+
+    def held(self, grid: Grid, found: Found | None = None) -> Found:
+        """What is known from before where nothing was answered now: history with NaN at its end, or a failure."""
+        held = found or Found()
+        self._ring.move(grid)
+        held.rows = dict(self._ring.rows)
+        held.failed = not held.rows
+        return held
 
     def judged(self, complete: Iterable[str]) -> None:
         """Is told whose views are complete, so that the slots of the others are read again later."""
@@ -171,7 +183,7 @@ class Source:
 
     async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
         self._ring.move(grid)
-        self._fetched_from_s, self._seen = float("inf"), seen
+        self._seen = seen
         newer = self._ring.newer(seen)
         for part in [*newer.parts(self._ring.chunk)][::-1] if newer is not None else []:
             await self._put(part, found)

@@ -55,7 +55,9 @@ class Recordings:
         problems: list[str] = []
         try:
             if not self._seeded:
-                await self._seed(now)
+                # Tried once: what vanished before a restart is worth one look, not one every cycle.
+                self._seeded = True
+                problems += await self._seed(now)
             values = (await self._backend.query(ALL, now)).series
             found = (await self._backend.query(times(SAMPLES, back=False), now)).series if values else ()
             at = {_pair(one.labels): float(one.values[0]) for one in found}
@@ -86,8 +88,15 @@ class Recordings:
         self._known = {key: one for key, one in self._known.items() if now - one[1] <= 2 * settings.keep_s}
         return aged
 
-    async def _seed(self, now: float) -> None:
+    async def _seed(self, now: float) -> list[str]:
         """After a restart: the last values of the last hour, each pair's with the time of its last sample."""
+        try:
+            await self._look_back(now)
+        except AnswerError as error:
+            return [f"network of the last hour: {error}"]
+        return []
+
+    async def _look_back(self, now: float) -> None:
         last = (await self._backend.query(f"last_over_time({ALL}[1h])", now)).series
         if last:
             ends = {}
@@ -99,7 +108,6 @@ class Recordings:
                 key = _key(one.labels)
                 if key is not None:
                     self._known[key] = (float(one.values[0]), _end(key, ends, ages, now))
-        self._seeded = True
 
     async def _why_nothing(self, now: float) -> str:
         url = self._backend.url

@@ -180,6 +180,7 @@ class MetricsTelemetry:
             late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it goes on next cycle."
             part.problems.append(late)
             part.views = {name: side.presence.failed(name, late) for name in side.backend.clusters}
+            part.found = {id_: source.held(grid) for id_, source in side.sources.items()}
         side.complete = frozenset(name for name, view in part.views.items() if view.complete)
         for source in side.sources.values():
             source.judged(side.complete)
@@ -196,9 +197,12 @@ class MetricsTelemetry:
         look = await side.presence.look(selectors, now)
         warnings = [text for one in found for text in one.warnings]
         views = side.presence.views(look, [str(selector) for selector in selectors], warnings)
-        if sources and not usable:
-            why = part.problems[0] if part.problems else "no answer"
+        why = next((problem for one in found if not one.answered for problem in one.problems), "no answer")
+        if sources and not any(one.answered for one in found):
             views = {n: v if v.state == "failed" else View("failed", v.since_s, why) for n, v in views.items()}
+        elif any(one.rows and not one.answered for one in found):
+            # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
+            views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
         if look.error:
             part.problems.append(look.error)
         part.views = views
@@ -208,7 +212,7 @@ class MetricsTelemetry:
         kept = {}
         for ask in asks:
             old = side.sources.get(ask.id)
-            if old is None or old.ask.namespaces != ask.namespaces:
+            if old is None or (not ask.query and old.ask.namespaces != ask.namespaces):
                 old = Source(side.backend, ask, self._regions)
             old.ask = ask
             kept[ask.id] = old
