@@ -24,6 +24,8 @@ from rebalancer.errors import ClusterError
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_S = 2.0
+WRITE_SLOTS = 4
+"""Writes of different workloads that run beside each other in one cluster."""
 RELOAD_GAP_S = 5.0
 """A kubeconfig may run a program for its token, so it is not read anew more often than this."""
 MERGE_PATCH = "application/merge-patch+json"
@@ -56,7 +58,7 @@ class ClusterClient:
         # Filled in place when loaded, so that those who hold it (rollouts) get new credentials too.
         self.api = client.ApiClient(client.Configuration(host="http://not-loaded.invalid"))
         self.reads = Lane(name, "read")
-        self.writes = Lane(name, "write")
+        self.writes = Lane(name, "write", WRITE_SLOTS)
         self.events = Lane(name, "event")
 
     @property
@@ -169,7 +171,8 @@ class ClusterClient:
         chunks: list[bytes] = []
         size = 0
         try:
-            for chunk in response.stream(256 * 1024):
+            # read1, because read and stream wait until their whole amount is there, however slowly it comes.
+            while chunk := response.read1(256 * 1024):
                 chunks.append(chunk)
                 size += len(chunk)
                 if time.monotonic() > until:

@@ -56,13 +56,14 @@ class KubernetesNotifier:
             self.counts["repeated"] += 1
         elif not self._may(cluster):
             self.counts["dropped"] += 1
+            self._said.pop((cluster, workload, reason, text), None)  # nobody was told
         else:
-            await self._write(client, workload, reason, text, warning, at_s)
+            await self._write(client, cluster, workload, reason, text, warning, at_s)
 
     async def _write(
-        self, client: ClusterClient, workload: str, reason: str, text: str, warning: bool, at_s: float
+        self, client: ClusterClient, cluster: str, workload: str, reason: str, text: str, warning: bool, at_s: float
     ) -> None:
-        body = self._body(client.name, workload, reason, text, warning, at_s)
+        body = self._body(cluster, workload, reason, text, warning, at_s)
         path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
         until = time.monotonic() + self._deadline_s
         try:
@@ -71,7 +72,7 @@ class KubernetesNotifier:
             )
             self.counts["written"] += 1
         except ClusterError as error:
-            self._said.pop((client.name, workload, reason, text), None)  # it may be said again
+            self._said.pop((cluster, workload, reason, text), None)  # it may be said again
             self._failed(str(error))
 
     def _failed(self, why: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from rebalancer.adapters.kubernetes import times
+from rebalancer.adapters.kubernetes import permissions, times
 from rebalancer.adapters.kubernetes.clients import FIELD_MANAGER, ClusterClient
+from rebalancer.adapters.kubernetes.permissions import Finding
 from rebalancer.adapters.kubernetes.resources import RESOURCES, Resource
 from rebalancer.adapters.kubernetes.writes import outcome_of
 from rebalancer.api.base import GROUP
@@ -55,6 +56,10 @@ class KubernetesHub:
             )
         except ClusterError as error:
             return outcome_of(error)
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Asks the hub for its version and for each right that is needed; for `rebalancer check`."""
+        return await permissions.check(self._client, permissions.HUB_RIGHTS, self._deadline_s)
 
     def _list_all(self) -> list[Object]:
         until = time.monotonic() + self._deadline_s

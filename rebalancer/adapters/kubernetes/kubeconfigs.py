@@ -15,8 +15,8 @@ from kubernetes.config import ConfigException, kube_config
 from rebalancer.api.cluster import Connection, MemberCluster
 from rebalancer.errors import ClusterError, ConfigError
 
-POOL_SIZE = 4
-"""One connection for reads, one for writes, one for Events, one for rollouts."""
+POOL_SIZE = 10
+"""Connections: four for writes, two for rollouts, one each for reads, Events and the lease, and one to spare."""
 SECRET_NAMESPACE = "rebalancer-system"
 SECRET_KEY = "kubeconfig"
 MAX_BYTES = 1024 * 1024

@@ -14,18 +14,20 @@ T = TypeVar("T")
 
 
 class Lane:
-    """One blocking call at a time for one cluster; while it hangs, the next one fails at once instead of joining it."""
+    """A few blocking calls at a time for one cluster; while they hang, the next one fails at once, not joining them."""
 
-    def __init__(self, cluster: str, purpose: str) -> None:
+    def __init__(self, cluster: str, purpose: str, slots: int = 1) -> None:
         self.cluster = cluster
         self.purpose = purpose
-        self._busy = False
-        self._turn = asyncio.Lock()
+        self._slots = slots
+        self._busy = 0
+        self._count = threading.Lock()
+        self._turn = asyncio.Semaphore(slots)
 
     @property
     def busy(self) -> bool:
-        """Whether the thread of an earlier call still runs."""
-        return self._busy
+        """Whether all threads are taken by earlier calls."""
+        return self._busy >= self._slots
 
     async def run(self, work: Callable[[], T], deadline_s: float) -> T:
         """Runs `work` in a thread; calls wait for their turn within their own deadline.
@@ -35,7 +37,7 @@ class Lane:
         """
         try:
             async with asyncio.timeout(deadline_s), self._turn:
-                if self._busy:
+                if self.busy:
                     raise ClusterError("timeout", f"{self.cluster}: an earlier {self.purpose} still hangs")
                 return await self._start(work)
         except TimeoutError:
@@ -59,11 +61,13 @@ class Lane:
                 result = work()
             except BaseException as caught:  # noqa: BLE001  # handed to the one who awaits
                 error = caught
-            self._busy = False
+            with self._count:
+                self._busy -= 1
             with contextlib.suppress(RuntimeError):  # the loop ended before the call did
                 loop.call_soon_threadsafe(tell, result, error)
 
-        self._busy = True
+        with self._count:
+            self._busy += 1
         # A daemon of its own and no pool: a pool joins its threads at exit, and one that hangs would hold up the end.
         threading.Thread(target=thread, name=f"{self.purpose}-{self.cluster}", daemon=True).start()
         return future

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import msgspec
 
 from rebalancer.adapters.kubernetes.clients import ClusterClient
+from rebalancer.adapters.kubernetes.resources import RESOURCES
 from rebalancer.adapters.kubernetes.structs import Base, Version
+from rebalancer.api.base import GROUP
 from rebalancer.errors import ClusterError
 
 
@@ -57,6 +59,12 @@ MEMBER_RIGHTS = (
     Right("get", "apps", "deployments", "nothing is scaled there", "scale"),
     Right("update", "apps", "deployments", "nothing is scaled there", "scale"),
     Right("create", "events.k8s.io", "events", "no Events are written there"),
+)
+
+
+HUB_RIGHTS = (
+    *(Right("list", GROUP, r.plural, "policies can't be read from the hub") for r in RESOURCES.values()),
+    *(Right("update", GROUP, r.plural, "its status is not written", "status") for r in RESOURCES.values()),
 )
 
 
