@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -130,6 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def handle(self) -> None:
+        """Answers one connection; a reader that goes away is no error of ours."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            super().handle()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
         """Requests are not logged."""

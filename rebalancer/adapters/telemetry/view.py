@@ -101,7 +101,7 @@ class MetricsTelemetry:
         grid = of_window(window.start_s, window.end_s, window.step_s)
         parts = await asyncio.gather(*(self._demand_of(side, asks, grid, now) for side in self._sides))
         views = self._all(best_of(part.views for part in parts))
-        rows = self._rows(asks, parts, views)
+        rows = self._rows(asks, parts, views, grid.slots)
         keys = tuple(sorted(rows))
         units = {key[0]: rows[key][0] for key in keys}
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
@@ -203,8 +203,7 @@ class MetricsTelemetry:
         elif any(one.rows and not one.answered for one in found):
             # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
             views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
-        if look.error:
-            part.problems.append(look.error)
+        part.problems += side.presence.problems(look)
         part.views = views
 
     def _sources(self, side: _Side, asks: tuple[Ask, ...]) -> list[Source]:
@@ -238,10 +237,11 @@ class MetricsTelemetry:
         return used
 
     def _rows(
-        self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View]
+        self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View], slots: int
     ) -> dict[Key, tuple[str, float, Floats]]:
         """Puts the rows together: each workload by one way of counting, each cluster by one backend."""
         rows: dict[Key, tuple[str, float, Floats]] = {}
+        empty = np.full(slots, np.nan)  # the latest values came, the history did not
         way: dict[str, Ask] = {}
         for ask in asks:
             taken: set[str] = set()
@@ -253,7 +253,6 @@ class MetricsTelemetry:
                     continue
                 for key in one.latest.keys() | one.rows.keys():
                     if key[2] in mine and self._takes(ask, key[0]) and way.setdefault(key[0], ask) is ask:
-                        empty = np.full(next(iter(one.rows.values())).shape if one.rows else 0, np.nan)
                         rows[key] = (ask.unit, one.latest.get(key, np.nan), one.rows.get(key, empty))
         return rows
 

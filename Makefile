@@ -1,0 +1,62 @@
+# One virtual environment for everything; `make test` sets it up. PYTHON may name another interpreter (>= 3.11).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check unit stack contract scenarios generate lock bench-probes clean
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked packages into $(VENV) (about a minute the first time)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+demo: $(STAMP)  ## a day of a simulated fleet, with pictures
+	@$(BIN)/rebalancer demo
+
+check: $(STAMP)  ## lint, types and unit tests, under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pytest tests/unit -n 2 -m "not slow"
+
+unit: $(STAMP)
+	$(BIN)/pytest tests/unit -n 2
+
+stack: $(STAMP)  ## builds the real Kubernetes, Prometheus and Thanos for the tests (once)
+	$(BIN)/python -m tests.stack.build
+
+contract: $(STAMP)
+	$(BIN)/pytest tests/contract -p no:xdist
+
+scenarios: $(STAMP)
+	$(BIN)/pytest tests/scenarios -p no:xdist
+
+test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, and one line says so
+	@if command -v go > /dev/null; then $(BIN)/python -m tests.stack.build; \
+	 elif [ -n "$$REBALANCER_STRICT" ]; then echo "Go is missing; strict mode needs it" >&2; exit 1; \
+	 else echo "Go is not installed: tests on the real stack are skipped; install Go 1.26 and run make test again"; fi
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pytest tests/unit -n 2
+	$(BIN)/pytest tests/contract tests/scenarios -p no:xdist
+
+generate: $(STAMP)  ## rules and dashboards from their code
+	$(BIN)/python -m rules
+	$(BIN)/python -m dashboards
+
+bench-probes: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.bench_probes
+
+lock: $(STAMP)  ## locks all packages anew
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --universal --no-header --no-emit-index-url --all-extras pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

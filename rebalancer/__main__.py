@@ -1,0 +1,7 @@
+"""`python -m rebalancer`."""
+
+import sys
+
+from rebalancer.cli import main
+
+sys.exit(main())

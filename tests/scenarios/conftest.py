@@ -1,0 +1,33 @@
+"""One fleet for all scenarios; each has services of its own, so that one can be run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rules.__main__ import HERE as RULES
+from tests.scenarios.stage import Mesh
+from tests.stack.fixtures import fleet_for
+from tests.stack.fleet import ALL, Fleet
+from tests.stack.users import Service
+
+SERVICES = (
+    # (a) most users are in Europe, some in Asia; the load follows a recorded day.
+    Service("far", {"europe-west1": {"shape": 160.0}, "asia-southeast1": {"shape": 40.0}}, capacity_per_replica=60),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def stage(request: pytest.FixtureRequest) -> Iterator[tuple[Fleet, Mesh]]:
+    """Hub, three members, metrics with two weeks of history, users, and a probe mesh."""
+    rules = (RULES / "rebalancer-recording.yaml",)
+    with fleet_for(
+        request, parts=ALL | {"relay"}, services=SERVICES, history_days=14, history_step_s=300, rule_files=rules
+    ) as fleet:
+        fleet.add_nodes()
+        mesh = Mesh(fleet)
+        try:
+            yield fleet, mesh
+        finally:
+            mesh.stop()
