@@ -20,10 +20,13 @@ from rebalancer.adapters.kubernetes.hub import KubernetesHub, read_clocks, sight
 from rebalancer.adapters.kubernetes.lease import KubernetesLease
 from rebalancer.adapters.kubernetes.permissions import MEMBER_RIGHTS
 from rebalancer.adapters.kubernetes.resources import RESOURCES
+from rebalancer.adapters.kubernetes.rollouts import KubernetesRollouts
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.config import from_hub, load
 from rebalancer.core.model import EndIntent, Moved, MoveRecord, PutIntent, SetReplicas, Unknown
 from rebalancer.core.policy import Policy
+from rebalancer.core.rollout.decision import DeleteCanary, EnsureCanary
+from rebalancer.core.rollout.model import Spec
 from rebalancer.core.sight import Clock
 from rebalancer.errors import ClusterError
 from tests.stack.api import ApiError, deployment, path_of
@@ -233,6 +236,28 @@ def test_all_of_it_runs_with_the_rendered_rights_and_no_other(fleet: Fleet, hub:
     assert event["involvedObject"]["uid"] == actuator.uid_of(WEB, "eu-1")
     denied = [r for r in fleet.hub.audit(user=f"{SYSTEM}:{ACCOUNT}") if r.code in (401, 403)]
     assert denied == []
+
+
+def test_rollouts_run_on_the_same_clients_and_rights(fleet: Fleet) -> None:
+    plane = fleet.planes["eu-1"]
+    members = {"eu-1": member({"kubeconfigPath": str(plane.service_account(ACCOUNT, namespace=SYSTEM))})}
+    clients = Clients(members)
+    spec = Spec("default", "roll", "web")
+
+    async def story() -> None:
+        assert await clients.connect() == {}
+        rollouts = KubernetesRollouts(clients.apis())
+        seen = await rollouts.observe(spec, "eu-1")
+        assert seen.stable is not None
+        template = seen.stable.template
+        assert (await rollouts.apply(spec, EnsureCanary("eu-1", seen.stable.revision, template, 1))).ok
+        assert (await rollouts.observe(spec, "eu-1")).canary is not None
+        assert (await rollouts.apply(spec, DeleteCanary("eu-1"))).ok
+        rollouts.close()
+
+    asyncio.run(story())
+    clients.close()
+    assert [r for r in plane.audit(user=f"{SYSTEM}:{ACCOUNT}") if r.code in (401, 403)] == []
 
 
 def test_a_secret_must_not_make_the_controller_run_programs(fleet: Fleet, hub: ClusterClient) -> None:

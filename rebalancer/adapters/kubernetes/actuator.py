@@ -141,6 +141,9 @@ class KubernetesActuator:
         except ClusterError as error:
             member.error = str(error)
             return
+        except Exception as error:  # noqa: BLE001  # what one cluster answers must never take the others along
+            member.error = f"{member.cluster.name}: {type(error).__name__}: {error}"
+            return
         member.view, member.seen_s, member.error = view, now, "; ".join(view.gaps)
 
     def _state(self, member: _Member) -> ClusterState:

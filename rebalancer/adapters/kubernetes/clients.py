@@ -6,6 +6,7 @@ own timeouts bound one socket operation each, so a server that drips would hold 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from kubernetes.client import rest
 
 from rebalancer.adapters.kubernetes import kubeconfigs
 from rebalancer.adapters.kubernetes.lanes import Lane
+from rebalancer.adapters.kubernetes.structs import Version
 from rebalancer.api.cluster import Connection, MemberCluster
 from rebalancer.errors import ClusterError
 
@@ -55,8 +57,9 @@ class ClusterClient:
         self._lock = threading.Lock()
         self._loaded_at: float | None = None
         self._stale = False
-        # Filled in place when loaded, so that those who hold it (rollouts) get new credentials too.
-        self.api = client.ApiClient(client.Configuration(host="http://not-loaded.invalid"))
+        # Refuses connections at once until it is loaded. Filled in place, so that those who hold it (rollouts) get
+        # new credentials too.
+        self.api = client.ApiClient(kubeconfigs.new_configuration("http://127.0.0.1:0"))
         self.reads = Lane(name, "read")
         self.writes = Lane(name, "write", WRITE_SLOTS)
         self.events = Lane(name, "event")
@@ -90,6 +93,19 @@ class ClusterClient:
             old.pool_manager.clear()
             self._loaded_at, self._stale = time.monotonic(), False
             return True
+
+    def version(self, until: float) -> str:
+        """Asks for the server's version; call it in a worker thread.
+
+        Raises:
+            ClusterError: no answer, or what answers is no API server.
+        """
+        body = self.request("GET", "/version", until=until).body
+        try:
+            return msgspec.json.decode(body, type=Version).git_version
+        except (msgspec.MsgspecError, ValueError) as error:
+            words = f"{self.name}: what answers is no API server: {error}; check the server of its kubeconfig"
+            raise ClusterError("invalid", words) from error
 
     def request(
         self,
@@ -225,8 +241,21 @@ class Clients:
         for one in (*self.members.values(), *([self.hub] if self.hub else [])):
             one.close()
 
+    async def connect(self, deadline_s: float = 5.0) -> dict[str, str]:
+        """Reads all kubeconfigs, so that `apis` can be used; returns why by name where one can't be read."""
+        problems: dict[str, str] = {}
+
+        async def one(found: ClusterClient) -> None:
+            try:
+                await found.reads.run(found.load, deadline_s)
+            except ClusterError as error:
+                problems[found.name] = str(error)
+
+        await asyncio.gather(*(one(c) for c in (*self.members.values(), *([self.hub] if self.hub else []))))
+        return problems
+
     def apis(self) -> dict[str, client.ApiClient]:
-        """Returns the bare clients by member, for rollouts; they get new credentials in place."""
+        """Returns the bare clients by member, for rollouts; they get new credentials in place, by `observe`."""
         return {name: one.api for name, one in self.members.items()}
 
     def _loader(self, connection: Connection) -> Callable[[], client.Configuration]:

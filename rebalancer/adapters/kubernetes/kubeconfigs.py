@@ -13,6 +13,7 @@ from kubernetes import client
 from kubernetes.config import ConfigException, kube_config
 
 from rebalancer.api.cluster import Connection, MemberCluster
+from rebalancer.api.controller import HubSpec
 from rebalancer.errors import ClusterError, ConfigError
 
 POOL_SIZE = 10
@@ -26,9 +27,9 @@ _load_dict: Callable[..., None] = kube_config.load_kube_config_from_dict
 _LOCAL_FIELDS = ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key", "certificate-authority")
 
 
-def new_configuration() -> client.Configuration:
+def new_configuration(host: str | None = None) -> client.Configuration:
     """Returns a configuration without retries (retries are the caller's, within its deadline) and a small pool."""
-    configuration = client.Configuration()
+    configuration = client.Configuration(host=host)
     configuration.retries = urllib3.Retry(0, redirect=0)
     configuration.connection_pool_maxsize = POOL_SIZE
     return configuration
@@ -85,8 +86,8 @@ def _only_data(where: str, document: Any) -> None:
                     raise ClusterError("invalid", f"{who} uses {name}, which a Secret must not; inline it")
 
 
-def check_files(members: Mapping[str, MemberCluster]) -> None:
-    """Checks at start that every kubeconfig file that is named is there and has its context.
+def check_files(members: Mapping[str, MemberCluster], hub: HubSpec | None = None) -> None:
+    """Checks at start that every kubeconfig file that is named is there and has its context, the hub's too.
 
     Raises:
         ConfigError: one sentence per cluster whose file can't be used.
@@ -96,6 +97,16 @@ def check_files(members: Mapping[str, MemberCluster]) -> None:
         problem = _file_problem(member.spec.connection)
         if problem:
             problems.append(f"MemberCluster {name}: spec.connection.{problem}")
+        if member.spec.connection.kubeconfig_secret_ref and hub is None:
+            problems.append(
+                f"MemberCluster {name}: spec.connection.kubeconfigSecretRef "
+                f"{member.spec.connection.kubeconfig_secret_ref}: there is no hub to read it from; "
+                "set spec.hub in RebalancerConfig"
+            )
+    if hub is not None:
+        connection = Connection(kubeconfig_path=hub.kubeconfig_path, context=hub.context)
+        if problem := _file_problem(connection):
+            problems.append(f"RebalancerConfig: spec.hub.{problem}")
     if problems:
         raise ConfigError(problems)
 

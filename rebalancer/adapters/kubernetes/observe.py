@@ -21,7 +21,6 @@ from rebalancer.adapters.kubernetes.structs import (
     NodeList,
     Pod,
     PodList,
-    Version,
 )
 from rebalancer.core.model import NodeRoom, Unknown
 from rebalancer.core.policy import Policy
@@ -80,22 +79,22 @@ class Observer:
         until = began + self.deadline_s
         gaps: list[str] = []
         if time.monotonic() - self.version_at > VERSION_AGE_S:
-            self.version = msgspec.json.decode(
-                self.client.request("GET", "/version", until=until).body, type=Version
-            ).git_version
+            self.version = self.client.version(until)
             self.version_at = time.monotonic()
         spaces = sorted({p.namespace for p in policies})
         deployments = self._deployments(spaces, until)
         autoscalers = self._denied(lambda: self._autoscalers(spaces, until), gaps)
         nodes = self._denied(lambda: self._nodes(until), gaps)
         pods = self._denied(lambda: self._pods(until), gaps)
-        seen = placements.read(
-            self.client.name, Objects(deployments, pods, nodes, autoscalers), policies, self.ready, now
-        )
+        objects = Objects(deployments, pods, nodes, autoscalers)
         rooms: tuple[NodeRoom, ...] | Unknown = Unknown("room-unknown", detail="; ".join(gaps))
         cpu = memory = float("nan")
-        if nodes is not None and pods is not None:
-            rooms, cpu, memory = placements.room(nodes, pods)
+        try:
+            seen = placements.read(self.client.name, objects, policies, self.ready, now)
+            if nodes is not None and pods is not None:
+                rooms, cpu, memory = placements.room(nodes, pods)
+        except ValueError as error:  # a quantity that is none
+            raise ClusterError("invalid", f"{self.client.name}: an object that can't be read: {error}") from error
         return ClusterView(seen, rooms, cpu, memory, self.version, tuple(gaps), time.monotonic() - began)
 
     def _denied(self, call: Callable[[], L2], gaps: list[str]) -> L2 | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from rebalancer.adapters.kubernetes.clients import ClusterClient
 from rebalancer.adapters.kubernetes.resources import RESOURCES
-from rebalancer.adapters.kubernetes.structs import Base, Version
+from rebalancer.adapters.kubernetes.structs import Base
 from rebalancer.api.base import GROUP
 from rebalancer.errors import ClusterError
 
@@ -85,11 +85,7 @@ async def check(client: ClusterClient, rights: Sequence[Right], deadline_s: floa
 
 
 def _check(client: ClusterClient, rights: Sequence[Right], until: float) -> tuple[Finding, ...]:
-    try:
-        version = msgspec.json.decode(client.request("GET", "/version", until=until).body, type=Version).git_version
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ClusterError("invalid", f"{client.name}: what answers is no API server: {error}") from error
-    findings = [Finding(client.name, "reachable", True, version)]
+    findings = [Finding(client.name, "reachable", True, client.version(until))]
     for right in rights:
         allowed = _allowed(client, right, until)
         detail = "" if allowed else f"{right.without}; apply the ClusterRole that `rebalancer install` renders"

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from rebalancer.adapters.kubernetes import kubeconfigs
-from rebalancer.adapters.kubernetes.clients import ClusterClient, hub_client
+from rebalancer.adapters.kubernetes.actuator import KubernetesActuator
+from rebalancer.adapters.kubernetes.clients import Clients, ClusterClient, hub_client
 from rebalancer.adapters.kubernetes.events import BURST, KubernetesNotifier
 from rebalancer.adapters.kubernetes.lanes import Lane
 from rebalancer.api.cluster import MemberCluster
+from rebalancer.api.controller import HubSpec
+from rebalancer.core.policy import Policy
 from rebalancer.errors import ClusterError, ConfigError
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
@@ -184,6 +187,27 @@ def test_refusals_have_their_kind_and_the_servers_words(
     assert caught.value.kind == kind
 
 
+def test_what_answers_but_is_no_api_server_takes_nobody_along(serve: Callable[..., Server], tmp_path: Path) -> None:
+    pages = serve(answer(200, "<html>Welcome</html>"))
+    lists = serve(
+        answer(200, '{"gitVersion": "v1", "metadata": {}, "items": [{"metadata": {}, "spec": {"replicas": "x"}}]}')
+    )
+    empty = serve(answer(200, '{"gitVersion": "v1", "metadata": {}, "items": null}'))
+    files = {n: write(tmp_path / n, s.url, {}) for n, s in (("html", pages), ("odd", lists), ("empty", empty))}
+    members = {n: a_member(kubeconfigPath=str(f)) for n, f in files.items()}
+    clients = Clients(members)
+    assert asyncio.run(clients.connect()) == {}
+    state = asyncio.run(KubernetesActuator(members, clients).observe((Policy("p", pod_labels={"a": "b"}),), 1.0))
+    assert "html: what answers is no API server" in state.clusters["html"].error
+    assert "is no list of Kubernetes" in state.clusters["odd"].error
+    assert (state.clusters["empty"].error, state.clusters["empty"].seen_s, state.clusters["empty"].nodes) == (
+        "",
+        1.0,
+        (),
+    )
+    clients.close()
+
+
 def test_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"hub: .*refused") as caught:
         get(hub_client(str(write(tmp_path / "k", "http://127.0.0.1:9", {"token": "secret"}))))
@@ -211,8 +235,12 @@ def test_at_start_every_bad_file_is_one_sentence(tmp_path: Path) -> None:
     }
     with pytest.raises(ConfigError) as caught:
         kubeconfigs.check_files(members)
+    hub = HubSpec(kubeconfig_path=str(tmp_path / "no-hub"))
+    with pytest.raises(ConfigError, match=r"RebalancerConfig: spec\.hub\.kubeconfigPath .*no such file"):
+        kubeconfigs.check_files({"e": members["e"], "f": members["f"]}, hub)
     words = [
         ("a", "there is no such file"), ("b", "not a kubeconfig"), ("c", "not valid YAML"), ("d", "'other': not in"),
+        ("f", "there is no hub"),
     ]  # fmt: skip
     assert len(caught.value.problems) == len(words)
     for problem, (name, text) in zip(caught.value.problems, words, strict=True):
