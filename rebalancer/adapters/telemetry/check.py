@@ -208,8 +208,8 @@ async def _probes(backend: Backend, now: float) -> Finding:
     step = "Load rules/rebalancer-recording.yaml into each cluster's Prometheus."
     return Finding(
         "degraded" if found else "missing", "probes", network.PREFIX + "*",
-        f"{len(missing)} of {len(RECORDED)} recordings of probes are missing at {backend.url}, "
-        f"for example {missing[0]}.",
+        f"{len(missing)} of {len(RECORDED)} recordings of probes are missing at {backend.url}: "
+        f"{', '.join(name.removeprefix(network.PREFIX) for name in missing)}.",
         "Latency is unknown: nothing is placed by it.",
         step if raw else f"Run rebalancer-probe in each cluster and scrape it. {step}",
     )  # fmt: skip

@@ -62,12 +62,10 @@ async def _read(
     series = tuple(tuple(_series(backend, answer, clusters, since_s)) for answer in (first, second))
     for one in series[0]:
         presence.note(str(total), one.labels["cluster"], one.labels.get("job", ""), one.times_s[-1])
-    look = await presence.look([total], now, narrow=True)
+    # Without any series it is worth one more query to know why: no traffic, no cluster label, or gone.
+    look = await presence.look([total], now, narrow=bool(series[0]))
     views = presence.views(look, [str(total)], (*first.warnings, *second.warnings))
-    errors: tuple[str, ...] = (look.error,) if look.error else ()
-    if any(backend.cluster_of(one.labels) == "" for one in first.series):
-        label = backend.by[0]
-        errors += (f"{selection.total} carries no label {label} at {backend.url}; set it as external or target label.",)
+    errors = tuple(presence.problems(look))
     return CounterAnswer(series[0], series[1], {name: views[name] for name in clusters}, errors)
 
 

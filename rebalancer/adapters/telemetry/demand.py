@@ -216,27 +216,20 @@ class Source:
 
     def _sums(self, many: Iterable[Series], value: Callable[[Series], float], found: Found) -> dict[Key, float]:
         sums: dict[Key, float] = {}
-        bare, blank, total = 0, 0, 0
+        blank, total = 0, 0
         for series in many:
             total += 1
-            bare += self._backend.cluster_of(series.labels) == ""
             blank += bool(self.ask.origin_label) and not series.labels.get(self.ask.origin_label)
             key = self._key(series.labels)
             if key is not None:
                 sums[key] = sums.get(key, 0.0) + value(series)
-        label = " or ".join(self._backend.by)
         name, where = self.ask.query or promql.CPU, f"at {self._backend.url}"
-        if bare:
-            found.problems.append(
-                f"{bare} of {total} series of {name} {where} carry no label {label}, so their cluster is unknown; "
-                "set it as external or target label, or metricsLabel of the MemberCluster."
-            )
         if blank:
             found.problems.append(
                 f"{blank} of {total} series of {name} {where} carry no label {self.ask.origin_label}, "
                 "so their origin is unknown; let the ingress set it, or change demand.originLabel."
             )
-        if total and not sums and not bare:
+        if total and not sums:
             found.problems.append(
                 f"no series of {name} {where} names a workload of a configured cluster by the labels namespace and "
                 f"{self.ask.workload_label or 'pod'}; set demand.workloadLabel to the label that holds its name."

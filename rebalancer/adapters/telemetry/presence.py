@@ -35,7 +35,7 @@ class Look:
         warnings: what the server said besides.
         stores: of Thanos.
         error: why nothing can be said; empty otherwise.
-        unlabelled: selectors none of whose series carries a cluster label.
+        bare: selector -> jobs of series without a cluster label; unlabelled: selectors that have no others.
     """
 
     at_s: float
@@ -45,6 +45,7 @@ class Look:
     warnings: tuple[str, ...] = ()
     stores: tuple[dialect.Store, ...] | None = None
     error: str = ""
+    bare: dict[str, set[str]] = field(default_factory=dict)
     unlabelled: tuple[str, ...] = ()
 
 
@@ -123,6 +124,15 @@ class Presence:
             return {name: View("partial", look.at_s, detail) for name in found}
         return found
 
+    def problems(self, look: Look) -> list[str]:
+        """Returns what went wrong with the look itself, a sentence each."""
+        label = " or ".join(self._backend.by)
+        return [*([look.error] if look.error else []), *(
+            f"series of {selector} of job {', '.join(sorted(jobs)) or 'unknown'} at {self._backend.url} carry no label "
+            f"{label}, so their cluster is unknown; set it as external or target label, or use metricsLabel."
+            for selector, jobs in look.bare.items()
+        )]  # fmt: skip
+
     def newest(self, cluster: str) -> float | None:
         """Returns the time of the newest sample ever seen of a cluster; None if none was."""
         times = [at for (_, name, _), at in self._newest.items() if name == cluster]
@@ -185,14 +195,16 @@ class Presence:
         return promql.newest(selector, [*self._backend.by, "job"])
 
     def _take_newest(self, look: Look, selector: str, found: Iterable[Series]) -> None:
-        labelled, bare = False, False
+        labelled = False
         for series in found:
             cluster = self._backend.cluster_of(series.labels)
-            labelled, bare = labelled or cluster != "", bare or cluster == ""
-            if cluster:
+            labelled = labelled or cluster != ""
+            if cluster == "":
+                look.bare.setdefault(selector, set()).add(series.labels.get("job", ""))
+            elif cluster:
                 look.present.add(cluster)
                 self.note(selector, cluster, series.labels.get("job", ""), float(series.values[0]))
-        if bare and not labelled:
+        if selector in look.bare and not labelled:
             look.unlabelled += (selector,)
 
     def _take_up(self, look: Look, found: Iterable[Series]) -> None:
