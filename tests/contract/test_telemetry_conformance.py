@@ -234,7 +234,7 @@ async def demand(tele: MetricsTelemetry) -> DemandAnswer:
 
 
 async def until(tele: MetricsTelemetry, condition: Callable[[DemandAnswer], bool], what: str) -> DemandAnswer:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60  # a sidecar looks every 30 s whether its Prometheus is back
     while True:
         answer = await demand(tele)
         if condition(answer):

@@ -166,6 +166,16 @@ class Source:
         found.rows = dict(self._ring.rows)
         return found
 
+    async def catch_up(self, grid: Grid, complete: frozenset[str], found: Found) -> None:
+        """Reads again what clusters missed that have just come back, so that no cycle sees them without their past."""
+        if not found.answered or not self._ring.misses(complete - self._seen):
+            return
+        try:
+            await self._continue(grid, complete, found)
+        except AnswerError as error:
+            found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
+        found.rows = dict(self._ring.rows)
+
     def held(self, grid: Grid, found: Found | None = None) -> Found:
         """What is known from before where nothing was answered now: history with NaN at its end, or a failure."""
         held = found or Found()

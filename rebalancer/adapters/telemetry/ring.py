@@ -96,6 +96,10 @@ class Ring:
         for name in unseen:
             self._holes[name] = min(self._holes.get(name, since_s), since_s)
 
+    def misses(self, names: Iterable[str]) -> bool:
+        """Says whether slots of one of these clusters are missing because it was out of sight."""
+        return any(name in self._holes for name in names)
+
     def cheaper(self) -> bool:
         """Halves the chunk; says whether that was possible."""
         if self.chunk <= MIN_CHUNK:

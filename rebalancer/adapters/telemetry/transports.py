@@ -126,7 +126,8 @@ class Httpx:
         url = self._url + path
         if self._client is None:
             self._client = httpx.AsyncClient(
-                verify=_ssl_context(self._ca_file, url),
+                # Plain HTTP needs no trust; loading the system's takes longer than a query.
+                verify=_ssl_context(self._ca_file, url) if url.startswith("https:") else False,
                 trust_env=False,
                 limits=httpx.Limits(max_connections=WORKERS, keepalive_expiry=_KEEP_ALIVE_S),
             )

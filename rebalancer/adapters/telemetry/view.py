@@ -191,19 +191,21 @@ class MetricsTelemetry:
         tasks = (source.fetch(grid, self._spec.rate_window, now, side.complete) for source in sources)
         found, part.cpu = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
         part.found = {source.ask.id: one for source, one in zip(sources, found, strict=True)}
-        part.problems += [problem for one in found for problem in one.problems]
         usable = [source for source in sources if not part.found[source.ask.id].failed]
         selectors = list(dict.fromkeys(source.selector() for source in usable))
         look = await side.presence.look(selectors, now)
         warnings = [text for one in found for text in one.warnings]
         views = side.presence.views(look, [str(selector) for selector in selectors], warnings)
+        complete = frozenset(name for name, view in views.items() if view.complete)
+        for source, one in zip(sources, found, strict=True):
+            await source.catch_up(grid, complete, one)
         why = next((problem for one in found if not one.answered for problem in one.problems), "no answer")
         if sources and not any(one.answered for one in found):
             views = {n: v if v.state == "failed" else View("failed", v.since_s, why) for n, v in views.items()}
         elif any(one.rows and not one.answered for one in found):
             # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
             views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
-        part.problems += side.presence.problems(look)
+        part.problems += [problem for one in found for problem in one.problems] + side.presence.problems(look)
         part.views = views
 
     def _sources(self, side: _Side, asks: tuple[Ask, ...]) -> list[Source]:

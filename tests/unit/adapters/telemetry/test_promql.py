@@ -19,8 +19,8 @@ GOOD = {
     "x{a='b',c=`d`}": "x{a='b',c=`d`}",
     "x{}": "x",
 }
-BAD = ["", "sum(x)", "x[5m]", "x or vector(1)", 'x{a="b"} or y', 'x{a="b"', "x{a=b}", 'x{="b"}', '{a="b"}', 'x{a="b"}{c="d"}',
-       'x offset 5m', '1x', 'x{a="b" c="d"}', "x{a=\"b\n\"}", 'x # }']  # fmt: skip
+BAD = ["", "sum(x)", "x[5m]", "x or vector(1)", 'x{a="b"} or y', 'x{a="b"', "x{a=b}", 'x{="b"}', '{a="b"}',
+       'x{a="b"}{c="d"}', 'x offset 5m', '1x', 'x{a="b" c="d"}', "x{a=\"b\n\"}", 'x # }']  # fmt: skip
 
 
 @pytest.mark.parametrize("text", GOOD)

@@ -88,7 +88,7 @@ def test_a_fault_is_one_sentence_with_kind_url_and_next_step(kind: Kind, sentenc
     assert address in str(error)
     assert "secret" not in str(error)
     assert "\n" not in str(error)
-    assert took < 2 * DEADLINE_S + 0.5, "the deadline is total"
+    assert took < DEADLINE_S + 4, "the deadline is total: a drip would go on for 20 s"
 
 
 @pytest.mark.parametrize("behaviour", [hang, drip, drip_head])
