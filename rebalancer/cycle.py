@@ -214,7 +214,8 @@ class Cycle:
         step = self.settings.step_s
         slots = demand.values.shape[1]
         start = now // step * step - (slots - 1) * step
-        history = series.assemble(demand.keys, demand.values, start, step)
+        complete = {c for c, v in demand.views.items() if v.complete}
+        history = series.assemble(demand.keys, demand.values, start, step, complete=complete)
         never = View("failed", None, "nothing was asked")
         views = {c: demand.views.get(c, never) for c in self._clusters}
         unseen = {c: v.since_s for c, v in views.items() if not v.complete}

@@ -53,6 +53,8 @@ def fits(room: Room, cpu: float, memory: float, selector: Mapping[str, str]) -> 
     for node in room.nodes:
         if any(node.labels.get(k) != v for k, v in selector.items()):
             continue
+        if not (math.isfinite(node.free_cpu) and math.isfinite(node.free_memory)):
+            continue
         here = node.free_pods
         if cpu > 0:
             here = min(here, math.floor(node.free_cpu / cpu + 1e-9))

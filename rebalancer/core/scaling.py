@@ -64,6 +64,7 @@ def wanted(
     settings: ScalingSettings,
     *,
     may_decrease: bool,
+    why_not: str = "demand-partial",
 ) -> Wanted:
     """Says how many replicas are wanted in total.
 
@@ -75,7 +76,8 @@ def wanted(
         past: recommendations, `now`'s included.
         now: time.
         settings: stabilisation and tolerance.
-        may_decrease: False while demand data is partial or the forecast is distrusted.
+        may_decrease: False while demand data is partial, or a cluster that came back is not trusted yet.
+        why_not: refusal id where it is False.
 
     Returns:
         The number, bounded by the policy, with the reason.
@@ -84,7 +86,8 @@ def wanted(
     high = policy.max_replicas if policy.max_replicas is not None else math.inf
     bounded = int(min(max(raw, policy.min_replicas), high))
     if current > high:
-        return Wanted(bounded, raw, "above-max")
+        # Only down to the maximum: what lies below it is a decrease like any other.
+        return Wanted(int(high), raw, "above-max")
     if current < policy.min_replicas:
         return Wanted(max(bounded, policy.min_replicas), raw, "below-min")
     if bounded > current:
@@ -96,7 +99,7 @@ def wanted(
     if demand / capacity >= current * (1.0 - settings.tolerance):
         return Wanted(current, raw, "")
     if not may_decrease:
-        return Wanted(current, raw, "", ("demand-partial",))
+        return Wanted(current, raw, "", (why_not,))
     window_watched = any(now - t >= settings.stabilization_s for t, _ in past)
     highest = max((n for t, n in past if now - t <= settings.stabilization_s), default=current)
     floor = max(bounded, min(current, highest))

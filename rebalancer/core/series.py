@@ -6,7 +6,7 @@ is bridged by the last known value for a bounded time, and is NaN after that; it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -54,7 +54,12 @@ def fill(values: Floats, seen: Bools, hold_slots: int) -> Floats:
 
 
 def assemble(
-    keys: Sequence[tuple[str, str, str]], values: Floats, start_s: float, step_s: float, hold_s: float = HOLD_S
+    keys: Sequence[tuple[str, str, str]],
+    values: Floats,
+    start_s: float,
+    step_s: float,
+    hold_s: float = HOLD_S,
+    complete: Collection[str] = (),
 ) -> History:
     """Sums rows by (workload, origin) and by workload, holding short gaps.
 
@@ -66,11 +71,15 @@ def assemble(
         start_s: time of the first slot.
         step_s: slot length.
         hold_s: how long a last known value stands in.
+        complete: clusters that are seen well now; one of them without any series at the end has no traffic there.
 
     Returns:
         The history; origin rows only where the origin is known, a TOTAL row for each workload.
     """
     seen = presence(keys, values)
+    for cluster in complete:
+        if cluster in seen and seen[cluster].any():
+            seen[cluster] = seen[cluster] | _after_last(seen[cluster])
     hold_slots = int(hold_s // step_s)
     sums: dict[tuple[str, str], Floats] = {}
     for row, (workload, origin, cluster) in enumerate(keys):
@@ -84,6 +93,12 @@ def assemble(
     ordered = tuple(sorted(sums))
     stacked = np.array([np.where(any_seen, sums[key], np.nan) for key in ordered]).reshape(len(ordered), slots)
     return History(start_s, step_s, ordered, stacked)
+
+
+def _after_last(seen: Bools) -> Bools:
+    """The slots after the last one that was seen."""
+    result: Bools = np.arange(len(seen)) > len(seen) - 1 - np.argmax(seen[::-1])
+    return result
 
 
 def current(

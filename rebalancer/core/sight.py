@@ -13,6 +13,8 @@ from rebalancer.core.model import Sight
 SUSPECT_AFTER_S = 30.0
 """As Karmada's and the node controller's grace: a restart of an API server behind a load balancer takes less."""
 BRAKE_RATIO = 0.5
+EPISODE_S = 3600.0
+"""Sight that lasts shorter than this does not end a loss: a cluster that comes and goes is out all the while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Clock:
     Attributes:
         seen_s: last good answer, or the time of the first look if it never answered.
         back_s: begin of the present unbroken sight; None while out of sight.
-        gone_s: begin of the last loss that was long enough to count; None if there was none.
+        gone_s: begin of the last loss, or of the row of losses with only short sight between; None if there was none.
     """
 
     seen_s: float
@@ -43,12 +45,20 @@ def tick(clocks: Mapping[str, Clock], seen: Mapping[str, float | None], now: flo
         old = clocks.get(cluster)
         last = answer if answer is not None else (old.seen_s if old else now)
         if now - last > SUSPECT_AFTER_S:
-            result[cluster] = Clock(last, None, last)
+            result[cluster] = Clock(last, None, _begin(old, last))
         elif old is None:
             result[cluster] = Clock(last, last if answer is not None else None)
         else:
             result[cluster] = Clock(last, old.back_s if old.back_s is not None else last, old.gone_s)
     return result
+
+
+def _begin(old: Clock | None, last: float) -> float:
+    """When the present loss began; a loss before it counts as the same one where the sight between was short."""
+    if old is None or old.gone_s is None:
+        return last
+    short = old.back_s is None or last - old.back_s < EPISODE_S
+    return old.gone_s if short else last
 
 
 def braked(clocks: Mapping[str, Clock], now: float) -> bool:
