@@ -24,6 +24,7 @@ class Guarded:
         brake: whether the fleet brake holds.
         demand_complete: whether all parts of the demand are known.
         wanted: replicas wanted in total; None if unknown.
+        allowed: actions of the workload that were let through before in the same cycle.
     """
 
     policy: Policy
@@ -34,6 +35,12 @@ class Guarded:
     brake: bool
     demand_complete: bool
     wanted: int | None
+    allowed: tuple[Action, ...] = ()
+
+    @property
+    def standing(self) -> dict[str, Placement]:
+        """Placements that count: those of a lost cluster are gone, whatever was last read there."""
+        return {c: p for c, p in self.placements.items() if self.sight.get(c) is not Sight.LOST}
 
 
 Veto = Callable[[Action, Guarded], Refusal | None]
@@ -88,7 +95,8 @@ def _view(action: Action, scene: Guarded) -> Refusal | None:
 
 
 def _bounds(action: Action, scene: Guarded) -> Refusal | None:
-    total = sum(p.wanted for p in scene.placements.values())
+    total = sum(p.wanted for p in scene.standing.values())
+    total += sum(s.replicas - s.expected for a in scene.allowed for s in _changes(a))
     change = sum(s.replicas - s.expected for s in _changes(action))
     policy = scene.policy
     if change < 0 and total + change < policy.min_replicas:
@@ -101,17 +109,25 @@ def _bounds(action: Action, scene: Guarded) -> Refusal | None:
 
 def _disruption(action: Action, scene: Guarded) -> Refusal | None:
     """Ready replicas after a decrease: what is wanted, less what may be unavailable; unready ones go for free."""
+    standing = scene.standing
+    ready = sum(p.ready for p in standing.values())
+    ready -= sum(_taken(s, scene) for a in scene.allowed for s in _lower(a))
+    wanted = scene.wanted if scene.wanted is not None else sum(p.wanted for p in standing.values())
+    floor = wanted - resolve_count(scene.policy.max_unavailable, wanted)
     for step in _lower(action):
-        placement = scene.placements[step.cluster]
-        unready = max(0, placement.wanted - placement.ready)
-        gone = max(0, step.expected - step.replicas - unready)
-        ready = sum(p.ready for p in scene.placements.values())
-        wanted = scene.wanted if scene.wanted is not None else sum(p.wanted for p in scene.placements.values())
-        floor = wanted - resolve_count(scene.policy.max_unavailable, wanted)
+        gone = _taken(step, scene)
         if gone and ready - gone < floor:
             return Refusal(action.workload, "disruption-budget", step.cluster,
                            f"{ready} ready, {gone} would go, {floor} must stay")  # fmt: skip
+        ready -= gone
     return None
+
+
+def _taken(step: SetReplicas, scene: Guarded) -> int:
+    """Ready replicas that a decrease takes away; unready ones go first."""
+    placement = scene.placements[step.cluster]
+    unready = max(0, placement.wanted - placement.ready)
+    return max(0, step.expected - step.replicas - unready)
 
 
 VETOES: tuple[Veto, ...] = (_observe_only, _paused, _seen, _braked, _view, _bounds, _disruption)

@@ -35,6 +35,7 @@ FOLLOW_RATIO = 0.1
 FOLLOW_AFTER_S = 120.0
 """Longest rate window that request counters are usually read with: after it, no traffic means no traffic."""
 FOLLOW_BLOCK_S = 3600.0
+NOT_FOLLOWED = "traffic-did-not-follow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,13 @@ class Scene:
 
 def records(placements: Mapping[str, Placement]) -> dict[str, MoveRecord]:
     """Returns the moves in flight by id, from whatever object carries them."""
-    return {p.move.id: p.move for p in placements.values() if p.move is not None}
+    found: dict[str, MoveRecord] = {}
+    for placement in placements.values():
+        record = placement.move
+        # Where only one end was marked as not followed before a kill, the mark holds.
+        if record is not None and (record.id not in found or record.reason == NOT_FOLLOWED):
+            found[record.id] = record
+    return found
 
 
 def ended(placements: Mapping[str, Placement]) -> dict[str, Moved]:
@@ -83,9 +90,11 @@ def effective(placements: Mapping[str, Placement]) -> dict[str, int]:
     result = {c: p.wanted for c, p in placements.items()}
     for record in records(placements).values():
         source, target = placements.get(record.source), placements.get(record.target)
-        if source is not None and source.wanted == record.source_before:
+        if source is None or target is None or record.reason == NOT_FOLLOWED:
+            continue  # one end is out of sight, so the move waits; or it is being undone
+        if source.wanted == record.source_before:
             result[record.source] = record.source_before - record.replicas
-        if target is not None and target.wanted == record.target_before and not _cut(record, placements):
+        if target.wanted == record.target_before and not _cut(record, placements):
             result[record.target] = record.target_before + record.replicas
     return result
 
@@ -98,7 +107,8 @@ def _cut(record: MoveRecord, placements: Mapping[str, Placement]) -> bool:
 def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float) -> int:
     """Replicas that may still begin to move within the rolling hour."""
     total = sum(p.wanted for p in placements.values())
-    allowed = resolve_count(policy.max_moves_per_hour, total, at_least=1 if policy.max_moves_per_hour != 0 else 0)
+    some = policy.max_moves_per_hour != 0 and resolve_count(policy.max_moves_per_hour, 1_000_000) > 0
+    allowed = resolve_count(policy.max_moves_per_hour, total, at_least=1 if some else 0)
     used = sum(m.replicas for m in ended(placements).values() if now - m.ended_s < HOUR_S)
     used += sum(r.replicas for r in records(placements).values())
     return max(0, allowed - used)
@@ -108,6 +118,14 @@ def cooling(placements: Mapping[str, Placement], source: str, target: str, now: 
     """Says whether the reverse of a move from `source` to `target` ended too short a time ago."""
     return any(
         m.source == target and m.target == source and now - m.ended_s < settings.cool_down_s
+        for m in ended(placements).values()
+    )
+
+
+def timed_out(placements: Mapping[str, Placement], source: str, target: str, now: float) -> bool:
+    """Says whether the same move ended within the last hour because its new replicas did not become ready."""
+    return any(
+        m.outcome == "timed-out" and (m.source, m.target) == (source, target) and now - m.ended_s < FOLLOW_BLOCK_S
         for m in ended(placements).values()
     )
 
@@ -185,7 +203,7 @@ def advance(record: MoveRecord, scene: Scene, now: float, settings: MoveSettings
                        f"{target.wanted} in {record.target}")  # fmt: skip
     if target.wanted == record.target_before:
         if now >= record.deadline_s:
-            outcome = "not-followed" if record.reason == "traffic-did-not-follow" else "timed-out"
+            outcome = "not-followed" if record.reason == NOT_FOLLOWED else "timed-out"
             return _action(record, workload, _end(record, scene, now, outcome), "move-timed-out",
                            f"{name}: undone")  # fmt: skip
         return _action(record, workload, begin(record, scene), "continue-move", f"{name}: the target is raised")
@@ -212,11 +230,11 @@ def _wait_or_cut(
     policy = scene.policy
     ready = target.ready_for(policy.min_ready_s, now)
     blind = [c for c in (record.source, record.target) if not scene.views[c].complete]
-    if record.reason == "traffic-did-not-follow" or (ready < goal_target and now >= record.deadline_s):
+    if record.reason == NOT_FOLLOWED or (ready < goal_target and now >= record.deadline_s):
         if blind:
             return Refusal(target.workload, "view-partial", blind[0], f"the undoing of {name} waits for its metrics")
         undo: tuple[Step, ...] = (SetReplicas(record.target, goal_target, record.target_before),)
-        outcome = "not-followed" if record.reason == "traffic-did-not-follow" else "timed-out"
+        outcome = "not-followed" if record.reason == NOT_FOLLOWED else "timed-out"
         reason = "move-cancelled" if outcome == "not-followed" else "move-timed-out"
         return _action(record, target.workload, undo + _end(record, scene, now, outcome), reason,
                        f"{name}: {ready} of {goal_target} ready; the source stays")  # fmt: skip
@@ -225,13 +243,15 @@ def _wait_or_cut(
                        f"{name}: {ready} of {goal_target} ready for {policy.min_ready_s:g} s")  # fmt: skip
     if blind:
         return Refusal(target.workload, "view-partial", blind[0], f"the cut of {name} waits for its metrics")
+    if policy.demand.query and (isinstance(scene.demand, Unknown) or not math.isfinite(scene.demand.total)):
+        return Refusal(target.workload, "demand-unknown", record.target, f"the cut of {name} waits for its requests")
     all_ready_s = now - target.ready_since_s[goal_target - 1]
     followed = follows(scene, record.target)
     if all_ready_s < policy.drain_wait_s or (followed is False and all_ready_s < settings.follow_after_s):
         return Refusal(target.workload, "move-in-flight", record.source,
                        f"{name}: ready, sessions drain and traffic is awaited")  # fmt: skip
     if followed is False:
-        marked = dataclasses.replace(record, reason="traffic-did-not-follow", deadline_s=now)
+        marked = dataclasses.replace(record, reason=NOT_FOLLOWED, deadline_s=now)
         steps: tuple[Step, ...] = tuple(PutIntent(c, marked) for c in (record.target, record.source))
         return _action(marked, target.workload, steps, "move-cancelled",
                        f"{name}: no traffic on the new replicas for {all_ready_s:.0f} s")  # fmt: skip

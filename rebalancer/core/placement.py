@@ -24,6 +24,8 @@ REMOVE_DOLLARS = 0.005
 AMORTISATION_H = 2.0
 UNPLACED_DOLLARS = 100.0
 UNSERVED_DOLLARS = 50.0
+SHORTFALL_DOLLARS = 50.0
+"""For each replica, cluster or region by which spread or a cluster's minimum is missed."""
 SPREAD_DOLLARS = 0.02
 TIE_DOLLARS = 1e-7
 MAX_NODES = 5000
@@ -167,7 +169,7 @@ class _Program:
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("random_seed", 0)
         solver.setOptionValue("mip_max_nodes", MAX_NODES)
-        solver.setOptionValue("mip_rel_gap", 1e-4)
+        solver.setOptionValue("mip_rel_gap", 1e-7)
         solver.passModel(lp)
         solver.run()
         info = solver.getInfo()
@@ -241,11 +243,15 @@ def _cluster_bounds(
         return
     high = math.inf if item.cluster_max is None else float(item.cluster_max)
     if item.max_share < 1.0:
-        high = min(high, max(1.0, math.floor(item.max_share * total + 1e-9)))
+        # Soft as all spread: too much in one cluster is better than too little at all.
+        program.row(-math.inf, share_limit(item, total), [*terms, (_slack(program, total), -1.0)])
     reachable = item.now.get(cluster, 0) + item.add_max.get(cluster, 0)
     low = float(min(item.cluster_min, reachable)) if item.cluster_min * len(item.clusters) <= total else 0.0
-    if low > 0 or high < total:
-        program.row(min(low, high), high, terms)
+    if high < total:
+        program.row(-math.inf, high, terms)
+    if min(low, high) > 0:
+        # Soft, because other rows (budget, room, what may not be touched) may stand against it.
+        program.row(min(low, high), math.inf, [*terms, (_slack(program, low), 1.0)])
 
 
 def _spread(
@@ -276,16 +282,42 @@ def _spread(
         program.row(need, math.inf, [*marks, (_slack(program, need), 1.0)])
     spots = [t for c in item.clusters if c in item.spot and c not in item.frozen for t in both[c]]
     if item.spot_max_share < 1.0 and spots:
-        program.row(-math.inf, math.floor(item.spot_max_share * total + 1e-9), spots)
+        held = sum(item.now.get(c, 0) for c in item.spot & item.frozen)
+        program.row(-math.inf, max(0, math.floor(item.spot_max_share * total + 1e-9) - held), spots)
     if item.spread_weight > 0:
         peak = program.column(item.spread_weight * SPREAD_DOLLARS * len(item.clusters), 0.0, math.inf)
         for cluster in item.clusters:
             program.row(0.0, math.inf, [(peak, 1.0), *((c, -v) for c, v in both[cluster])])
 
 
-def _slack(program: _Program, need: int) -> int:
+def share_limit(item: Item, total: int) -> int:
+    """Most replicas in one cluster by the policy's maximum share; one is always allowed."""
+    return max(1, math.floor(item.max_share * total + 1e-9))
+
+
+def shortfall(item: Item, replicas: Mapping[str, int]) -> int:
+    """Counts by how much a placement misses the policy's bounds and spread: replicas, clusters and regions."""
+    total = sum(replicas.values())
+    used = {c for c, n in replicas.items() if n > 0}
+    missed = max(0, min(item.min_clusters, total) - len(used))
+    missed += max(0, min(item.min_regions, total) - len({item.regions.get(c, c) for c in used}))
+    missed += max(0, sum(replicas.get(c, 0) for c in item.spot) - math.floor(item.spot_max_share * total + 1e-9))
+    high = math.inf if item.cluster_max is None else item.cluster_max
+    if item.max_share < 1.0:
+        high = min(high, share_limit(item, total))
+    missed += sum(max(0, round(n - high)) for n in replicas.values() if math.isfinite(high))
+    if item.cluster_min * len(item.clusters) <= total:
+        open_to = [c for c in item.clusters if c not in item.frozen and c not in item.leave]
+        missed += sum(
+            max(0, min(item.cluster_min, item.now.get(c, 0) + item.add_max.get(c, 0)) - replicas.get(c, 0))
+            for c in open_to
+        )
+    return missed
+
+
+def _slack(program: _Program, need: float) -> int:
     """A dear way out where spread can't be had, for example because too few clusters are allowed."""
-    return program.column(UNPLACED_DOLLARS / 2.0, 0.0, float(need))
+    return program.column(SHORTFALL_DOLLARS, 0.0, float(need))
 
 
 def solve(items: Sequence[Item], free_cpu: Mapping[str, float], free_memory: Mapping[str, float]) -> Solution:

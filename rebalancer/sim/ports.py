@@ -192,6 +192,7 @@ class SimActuator:
             moved=deployment.moved,
             resource_version=str(deployment.version),
             observed_s=now,
+            unavailable_pods=len(deployment.pods) - len(deployment.ready(now)),
         )
 
     async def apply(self, workload: str, step: Step, placement: Placement) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rebalancer.core import guardrails, moves, placement
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Unknown, WorkloadPlan
@@ -51,7 +52,7 @@ def planning(
             continue
         draft = begin(workload, policy, ground, forecast, memory)
         drafts[workload] = draft
-        planned[workload] = _flying(draft, ground)
+        planned[workload] = _guard(draft, _flying(draft, ground), [], ground)
     solution, items = _solve(drafts, ground)
     steps, step_items = _within_budgets(drafts, ground, solution, items)
     workloads = {}
@@ -59,13 +60,16 @@ def planning(
         placed = steps.items[workload]
         _shortfall(draft, placed)
         scaling, adds, cuts = act.scale(draft, placed.replicas)
-        base = {**draft.now, **{s.cluster: s.replicas for a in scaling for s in a.steps if isinstance(s, SetReplicas)}}
+        kept = _guard(draft, scaling, planned[workload], ground)
+        # Moves begin from the numbers that the scaling of the same cycle leaves.
+        base = {**draft.now, **{s.cluster: s.replicas for a in scaling if a in kept for s in a.steps
+                                if isinstance(s, SetReplicas)}}  # fmt: skip
         moving = act.exchange(draft, step_items[workload], ground, base, adds, cuts)
-        planned[workload] += [*scaling, *moving]
-        kept = _guard(draft, planned[workload], ground)
-        planned[workload] = kept
+        kept = planned[workload] = _guard(draft, moving, kept, ground)
         workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
         refusals += _refusals(draft)
+    # The fleet's own picture is that of the least patient policy.
+    patience = min((d.policy.lost_after_s for d in drafts.values()), default=math.inf)
     ordered = tuple(a for w in sorted(planned) for a in planned[w])
     plan = Plan(
         id=_id(snapshot.at_s, ordered, refusals),
@@ -74,7 +78,7 @@ def planning(
         refusals=tuple(refusals),
         workloads=workloads,
         views=snapshot.views,
-        sight={c: ground.sight_of(c, math.inf) for c in snapshot.clusters},
+        sight={c: ground.sight_of(c, patience) for c in snapshot.clusters},
         taints=ground.taints,
         gap_ratio=solution.gap_ratio,
     )
@@ -146,7 +150,9 @@ def _shortfall(draft: Draft, placed: placement.Placed) -> None:
     """Notes replicas that found no place, and the first reason of each cluster that could not take them."""
     if placed.unplaced:
         why = ", ".join(f"{c}: {r}" for c, r in sorted(draft.barred.items())) or "no cluster is allowed"
-        reason = "no-room" if draft.now else "residency-empty"
+        reason = "residency-empty" if all(r == "residency" for r in draft.barred.values()) and draft.now.keys() <= (
+            draft.barred.keys()
+        ) else "no-room"  # fmt: skip
         draft.refuse(reason, "", f"{placed.unplaced} of {draft.wanted.replicas} replicas have no place ({why})")
 
 
@@ -162,8 +168,8 @@ def _refusals(draft: Draft) -> list[Refusal]:
     return [*draft.refusals, *extra]
 
 
-def _guard(draft: Draft, wanted: list[Action], ground: Ground) -> list[Action]:
-    """Lets the guardrails look at each action."""
+def _guard(draft: Draft, wanted: list[Action], before: list[Action], ground: Ground) -> list[Action]:
+    """Lets the guardrails look at each action, after those that they let through before; returns all that are kept."""
     demand = draft.scene.demand
     scene = guardrails.Guarded(
         policy=draft.policy,
@@ -175,9 +181,9 @@ def _guard(draft: Draft, wanted: list[Action], ground: Ground) -> list[Action]:
         demand_complete=not isinstance(demand, Unknown) and not demand.missing,
         wanted=draft.wanted.replicas,
     )
-    kept = []
+    kept = list(before)
     for action in wanted:
-        veto = guardrails.check(action, scene)
+        veto = guardrails.check(action, replace(scene, allowed=tuple(kept)))
         if veto is None:
             kept.append(action)
         else:

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 
 from rebalancer.core import moves
 from rebalancer.core.model import Action, MoveKind, MoveRecord, Placement, SetReplicas
-from rebalancer.core.placement import AMORTISATION_H, MOVE_DOLLARS, REMOVE_DOLLARS, Item, Placed, evaluate
+from rebalancer.core.placement import (
+    AMORTISATION_H,
+    MOVE_DOLLARS,
+    REMOVE_DOLLARS,
+    SHORTFALL_DOLLARS,
+    SPREAD_DOLLARS,
+    UNSERVED_DOLLARS,
+    Item,
+    Placed,
+    evaluate,
+    shortfall,
+)
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 from rebalancer.core.policy import resolve_count
@@ -28,13 +39,16 @@ def terms(item: Item, draft: Draft, placed: Placed) -> dict[str, float]:
         placed: replicas and traffic.
 
     Returns:
-        latency (with the distance to the data), cost (with data paid per replica), unserved.
+        latency (with the distance to the data), cost (with data paid per replica), spread (with what is missed of
+        the policy's bounds), unserved.
     """
     latency = sum(item.serve.get(k, 0.0) * v for k, v in placed.traffic.items())
     cost = sum(item.run.get(c, 0.0) * n for c, n in placed.replicas.items())
     peak = max(placed.replicas.values(), default=0)
-    spread = draft.policy.weights.spread * peak
-    return {"latency": latency, "cost": cost, "spread": spread, "unserved": 50.0 * max(0.0, placed.unserved - 1e-6)}
+    spread = draft.policy.weights.spread * SPREAD_DOLLARS * len(item.clusters) * peak
+    spread += SHORTFALL_DOLLARS * shortfall(item, placed.replicas)
+    unserved = UNSERVED_DOLLARS * max(0.0, placed.unserved - 1e-6)
+    return {"latency": latency, "cost": cost, "spread": spread, "unserved": unserved}
 
 
 def mean_ms(draft: Draft, traffic: Mapping[tuple[str, str], float]) -> float:
@@ -140,6 +154,8 @@ def exchange(
             reason = "move-in-flight"
         elif left <= 0:
             reason = "move-budget"
+        elif moves.timed_out(draft.placements, best.source, best.target, now):
+            reason = "unschedulable"
         elif not best.forced and moves.cooling(draft.placements, best.source, best.target, now, settings):
             reason = "cool-down"
         elif any(best.source in (a.source, a.target) or best.target in (a.source, a.target) for a in result):
@@ -147,7 +163,7 @@ def exchange(
         if reason:
             draft.refuse(reason, best.target, f"{name}, worth {best.gain:.3g} $/h")
         else:
-            action = _begin(draft, best, min(best.replicas, left), now)
+            action = _begin(draft, best, min(best.replicas, left), now, base)
             result.append(action)
             left -= action.replicas
         for side, cluster in ((adds, best.target), (cuts, best.source)):
@@ -191,19 +207,19 @@ def _reason(draft: Draft, saved: Mapping[str, float]) -> str:
     return {"latency": "closer-to-users", "cost": "cheaper", "spread": "spread"}[best]
 
 
-def _begin(draft: Draft, pair: _Pair, count: int, now: float) -> Action:
-    """The action that begins a move: intents first, then the target's replicas."""
-    source, target = draft.placements[pair.source], draft.placements[pair.target]
-    kind: MoveKind = "migrate" if pair.forced or count == source.wanted else "drift"
-    key = f"{draft.workload}|{pair.source}|{pair.target}|{count}|{source.wanted}|{target.wanted}|{now:.3f}"
+def _begin(draft: Draft, pair: _Pair, count: int, now: float, base: Mapping[str, int]) -> Action:
+    """The action that begins a move: intents first, then the target's replicas; numbers are those after scaling."""
+    source, target = base[pair.source], base[pair.target]
+    kind: MoveKind = "migrate" if pair.forced or count == source else "drift"
+    key = f"{draft.workload}|{pair.source}|{pair.target}|{count}|{source}|{target}|{now:.3f}"
     record = MoveRecord(
         id=hashlib.sha256(key.encode()).hexdigest()[:10],
         kind=kind,
         source=pair.source,
         target=pair.target,
         replicas=count,
-        source_before=source.wanted,
-        target_before=target.wanted,
+        source_before=source,
+        target_before=target,
         reason=pair.reason,
         started_s=now,
         deadline_s=now + draft.policy.move_timeout_s,

@@ -68,7 +68,7 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, mem
     demand = snapshot.demand.get(workload, Unknown("demand-unknown"))
     scene = moves.Scene(policy, placements, demand, sights, snapshot.views, paused)
     lost = {c for c in placements if sights[c] is Sight.LOST}
-    now = {c: n for c, n in moves.effective(placements).items() if c not in lost}
+    now = moves.effective({c: p for c, p in placements.items() if c not in lost})
     current = sum(now.values())
     draft = Draft(workload, policy, placements, scene, now, scaling.Wanted(current, current, ""), lost=lost)
     _amounts(draft, demand, forecast, memory, ground)
@@ -85,6 +85,7 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
         detail = demand.detail if isinstance(demand, Unknown) else "no samples"
         draft.refuse("demand-unknown", "", detail)
         _bounds_only(draft, current)
+        _hold(draft, now, current, ground)
         return
     draft.unit = demand.unit
     rows = {key: row for row, key in enumerate(forecast.keys) if key[0] == draft.workload}
@@ -100,17 +101,38 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
     if not draft.capacity > 0:
         draft.refuse("capacity-unknown")
         _bounds_only(draft, current)
+        _hold(draft, now, current, ground)
     else:
         raw = math.ceil(draft.demand / draft.capacity - 1e-9)
-        draft.recommendations = scaling.remember(draft.recommendations, now, raw, ground.settings.scaling)
+        back = _back(draft, ground)
+        # What is partly unknown proves no calm: the whole window has to be seen before anything is taken away.
+        _hold(draft, now, max(raw, current) if demand.missing or back else raw, ground)
         draft.wanted = scaling.wanted(
             policy, draft.demand, draft.capacity, current, draft.recommendations, now, ground.settings.scaling,
-            may_decrease=not demand.missing,
+            may_decrease=not demand.missing and not back,
+            why_not="demand-partial" if demand.missing else "cluster-lost",
         )  # fmt: skip
     for reason in draft.wanted.held:
         detail = f"{draft.wanted.raw} would do, {current} stay" if draft.wanted.raw < current else ""
+        if reason == "cluster-lost":
+            detail += f"; {', '.join(_back(draft, ground))} came back a short time ago"
         draft.refuse(reason, "", f"missing: {', '.join(demand.missing)}" if reason == "demand-partial" else detail)
     _origins(draft, demand, forecast, rows)
+
+
+def _hold(draft: Draft, now: float, count: int, ground: Ground) -> None:
+    """Notes what was recommended; where demand is unknown, that is what there is."""
+    draft.recommendations = scaling.remember(draft.recommendations, now, count, ground.settings.scaling)
+
+
+def _back(draft: Draft, ground: Ground) -> list[str]:
+    """Clusters with replicas that came back from a loss and are not trusted yet; what replaced them stays meanwhile."""
+    policy, now = draft.policy, ground.snapshot.at_s
+    return [
+        c for c, n in sorted(draft.now.items())
+        if n and draft.scene.sight[c] is Sight.READY
+        and not sight.trusted_again(ground.clocks[c], policy.lost_after_s, policy.failback_after_s, now)
+    ]  # fmt: skip
 
 
 def _bounds_only(draft: Draft, current: int) -> None:
@@ -144,10 +166,12 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
     if policy.demand.origin_shares:
         shares = dict(policy.demand.origin_shares)
     elif policy.demand.origin_known:
-        for origin, value in demand.by_origin.items():
-            row = rows.get((draft.workload, origin))
+        known = {o for _, o in rows if o != TOTAL} if demand.missing else set()
+        for origin in sorted({*demand.by_origin, *known}):
+            # Where the clusters that count an origin are out of sight, its forecast stands in; it is not zero.
+            row, value = rows.get((draft.workload, origin)), demand.by_origin.get(origin, math.nan)
             ahead = fc.at_quantile(forecast, row, 0.5, policy.lead_s) if row is not None else math.nan
-            shares[origin] = max(value, ahead) if math.isfinite(ahead) else value
+            shares[origin] = max((v for v in (value, ahead) if math.isfinite(v)), default=0.0)
     total = sum(shares.values())
     if total <= 0:
         return
@@ -166,10 +190,12 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         if cluster in flying:
             draft.frozen.add(cluster)
             draft.barred.setdefault(cluster, "move-in-flight")
-        elif reason in ("cluster-suspect", "paused", "view-partial", "room-unknown"):
+        elif reason in ("cluster-suspect", "paused", "view-partial"):
             draft.frozen.add(cluster)
         elif must := _must_leave(draft, ground, cluster):
             draft.leave[cluster] = must
+        elif reason == "room-unknown":
+            draft.frozen.add(cluster)
     for cluster in draft.lost:
         draft.refuse("cluster-lost", cluster, "its replicas count as gone, nothing is deleted there")
 
@@ -215,7 +241,7 @@ def _must_leave(draft: Draft, ground: Ground, cluster: str) -> str:
 
 
 def _distances(draft: Draft, ground: Ground) -> None:
-    """Fills distances, and says why no voluntary move may begin."""
+    """Fills distances, and says which clusters are out of reach."""
     policy = draft.policy
     for origin in draft.origins:
         for cluster in draft.now:
@@ -228,8 +254,17 @@ def _distances(draft: Draft, ground: Ground) -> None:
             draft.refuse("rtt-unknown", "", f"no cluster in origin region {origin} has measured anything")
         for cluster in sorted(draft.now):
             if any((o, cluster) not in draft.distance for o in located):
-                draft.barred.setdefault(cluster, "rtt-unknown")
-                draft.frozen.add(cluster)
+                _out_of_reach(draft, cluster)
+    if policy.weights.data > 0 and policy.data:
+        for cluster in sorted(draft.now):
+            if data_distance(draft, ground, cluster) is None:
+                _out_of_reach(draft, cluster)
+    _may_move(draft, ground)
+
+
+def _may_move(draft: Draft, ground: Ground) -> None:
+    """Says why no voluntary move may begin, if so."""
+    policy = draft.policy
     missed = moves.not_followed(draft.placements, ground.snapshot.at_s)
     if policy.steering == "none":
         draft.hold = "not-steerable"
@@ -240,6 +275,13 @@ def _distances(draft: Draft, ground: Ground) -> None:
         draft.hold = "origin-unknown"
     if draft.hold and draft.hold != "traffic-did-not-follow":
         draft.refuse(draft.hold)
+
+
+def _out_of_reach(draft: Draft, cluster: str) -> None:
+    """A distance that nobody measured: nothing new goes there, and what is there stays unless it must leave."""
+    draft.barred.setdefault(cluster, "rtt-unknown")
+    if cluster not in draft.leave:
+        draft.frozen.add(cluster)
 
 
 def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:

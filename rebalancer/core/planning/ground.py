@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rebalancer.core import network, room, sight
+from rebalancer.core import moves, network, room, sight
 from rebalancer.core.model import Cluster, Effect, Sight, Snapshot, Taint, Unknown
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
@@ -100,11 +100,30 @@ def penalty_ms(rtt_ms: float, loss: float) -> float:
     return rtt_ms + LOSS_FACTOR * loss * max(LOSS_FLOOR_MS, 2.0 * rtt_ms)
 
 
+def _promised(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
+    """(cores, bytes) by cluster of replicas that were asked for but have no pod yet: their room is taken already."""
+    result: dict[str, tuple[float, float]] = {}
+    for placements in snapshot.placements.values():
+        wanted = moves.effective(placements)
+        for name, found in placements.items():
+            coming = max(0, max(wanted[name], found.wanted) - found.ready - found.unavailable_pods)
+            cpu, memory = result.get(name, (0.0, 0.0))
+            result[name] = cpu + coming * found.cpu, memory + coming * found.memory
+    return result
+
+
+def _less(space: room.Room | Unknown, promised: tuple[float, float]) -> room.Room | Unknown:
+    if isinstance(space, Unknown):
+        return space
+    return room.Room(max(0.0, space.cpu - promised[0]), max(0.0, space.memory - promised[1]), space.nodes)
+
+
 def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Ground:
     """Works out the common ground of a cycle."""
     now = snapshot.at_s
     clocks = sight.tick(memory.clocks, {n: s.seen_s for n, s in snapshot.clusters.items()}, now)
     _, tainted, network_memory = network.judge(snapshot.network, memory.network, settings.network, now)
+    promised = _promised(snapshot)
     taints = {}
     for name, state in snapshot.clusters.items():
         ours = (Taint(QUALITY_TAINT, tainted[name], Effect.NO_SCHEDULE),) if name in tainted else ()
@@ -112,7 +131,7 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
     return Ground(
         snapshot=snapshot,
         regions={n: s.cluster.region for n, s in snapshot.clusters.items()},
-        rooms={n: room.of(s) for n, s in snapshot.clusters.items()},
+        rooms={n: _less(room.of(s), promised.get(n, (0.0, 0.0))) for n, s in snapshot.clusters.items()},
         taints=taints,
         clocks=clocks,
         brake=sight.braked(clocks, now),
