@@ -12,9 +12,16 @@ from tests.stack.fixtures import fleet_for
 from tests.stack.fleet import ALL, Fleet
 from tests.stack.users import Service
 
+EU, US, AP = "europe-west1", "us-east4", "asia-southeast1"
 SERVICES = (
     # (a) most users are in Europe, some in Asia; the load follows a recorded day.
-    Service("far", {"europe-west1": {"shape": 160.0}, "asia-southeast1": {"shape": 40.0}}, capacity_per_replica=60),
+    Service("far", {EU: {"shape": 160.0}, AP: {"shape": 40.0}}, capacity_per_replica=60),
+    # (c) users everywhere, with replicas to spare.
+    Service("blind", {EU: 60.0, US: 60.0, AP: 60.0}, capacity_per_replica=60),
+    # (d) all users are in Europe, all replicas in America.
+    Service("moving", {EU: 100.0}, capacity_per_replica=60),
+    # (e) as (d), and one replica where the API server will hang.
+    Service("hang", {EU: 100.0}, capacity_per_replica=60),
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.stack.api import deployment, service
 from tests.stack.faults import ROOT
 from tests.stack.fleet import Fleet
 from tests.stack.metrics import Target
@@ -189,3 +190,38 @@ def replicas(fleet: Fleet, name: str) -> dict[str, int]:
         cluster: int(plane.api.get(f"/apis/apps/v1/namespaces/default/deployments/{name}")["spec"]["replicas"])
         for cluster, plane in fleet.planes.items()
     }
+
+
+def deploy(fleet: Fleet, name: str, counts: Mapping[str, int], **changes: Any) -> None:
+    """Deploys a service with its Deployment in every cluster and waits until all pods are ready."""
+    for cluster, plane in fleet.planes.items():
+        fleet.deploy(deployment(name, replicas=counts.get(cluster, 0), **changes), (cluster,))
+        fleet.deploy(service(name), (cluster,))
+        plane.wait_ready_pods(counts.get(cluster, 0), selector=f"app={name}", timeout_s=60)
+
+
+def remove(fleet: Fleet, name: str) -> None:
+    """Takes a Deployment away, so that the next scenario has the room."""
+    for plane in fleet.planes.values():
+        plane.api.delete(f"/apis/apps/v1/namespaces/default/deployments/{name}")
+
+
+def scale_writes(fleet: Fleet, cluster: str, name: str) -> list[int]:
+    """Replicas that somebody wrote to a Deployment's scale, in order, by the API server's own audit log."""
+    records = fleet.planes[cluster].audit(writes_only=True)
+    return [
+        int(r.body["spec"].get("replicas", 0))
+        for r in records
+        if r.resource.startswith("deployments") and r.subresource == "scale" and r.name == name and r.code == 200
+    ]
+
+
+def intents(fleet: Fleet, name: str) -> dict[str, str]:
+    """The move intents found on the objects, by cluster."""
+    found = {}
+    for cluster, plane in fleet.planes.items():
+        meta = plane.api.get(f"/apis/apps/v1/namespaces/default/deployments/{name}")["metadata"]
+        text = meta.get("annotations", {}).get("rebalancer.dev/move", "")
+        if text:
+            found[cluster] = text
+    return found

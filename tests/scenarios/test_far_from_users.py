@@ -32,8 +32,8 @@ def test_replicas_move_to_their_users(stage: tuple[Fleet, Mesh], tmp_path: Path)
     try:
         wait_for(lambda: replicas(fleet, "far")["us-1"] == 0, "us-1 is left", 150, poll_s=0.5, owner=controller.process)
         wait_for(
-            lambda: fleet.users.service_truth("default/far", 10)["served_latency_ms"] < before_ms / 5, "latency fell", 30,
-            poll_s=0.5,
+            lambda: fleet.users.service_truth("default/far", 10)["served_latency_ms"] < before_ms / 5,
+            "latency fell", 30, poll_s=0.5,
         )  # fmt: skip
         truth = fleet.users.service_truth("default/far", 10)
         assert truth["min_total_ready"] >= 8, truth
