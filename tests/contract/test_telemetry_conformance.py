@@ -263,7 +263,8 @@ def steepness(values: Floats) -> Floats:
     """Largest change to a neighbouring slot."""
     steps = np.abs(np.diff(values, axis=-1))
     edge = np.zeros((*values.shape[:-1], 1))
-    return np.maximum(np.concatenate([steps, edge], axis=-1), np.concatenate([edge, steps], axis=-1))
+    left, right = np.concatenate([steps, edge], axis=-1), np.concatenate([edge, steps], axis=-1)
+    return np.asarray(np.maximum(left, right), dtype=np.float64)
 
 
 def test_the_demand_matrix_is_the_same_on_all(world: World) -> None:
@@ -420,7 +421,8 @@ def test_a_cluster_whose_metrics_die_is_named_with_since_when_and_the_others_go_
             assert time.time() - killed < 15
             view = after.views[lost]
             assert view.state in ("stale", "failed")
-            assert view.since_s == pytest.approx(killed, abs=4)
+            assert view.since_s is not None
+            assert killed - 10 <= view.since_s <= killed + 2, "the newest sample that was seen, at most max_age before"
             assert view.detail
             for name in ("us-1", "ap-1"):
                 assert after.views[name].complete, after.views
