@@ -58,12 +58,16 @@ def latency(changes: Mapping[tuple[str, str], float | None] | None = None) -> La
     return LatencyMap(cells)
 
 
-def placement(cluster: str, wanted: int, *, ready: int | None = None, since: float = NOW - 3600, **changes: object) -> Placement:
+def placement(
+    cluster: str, wanted: int, *, ready: int | None = None, since: float = NOW - 3600, **changes: object
+) -> Placement:
     count = wanted if ready is None else ready
     return Placement(WEB, cluster, wanted, (since,) * count, cpu=0.5, memory=1e8, **changes)  # type: ignore[arg-type]  # test helper
 
 
-def demand(by_origin: Mapping[str, float], served: Mapping[tuple[str, str], float] | None = None, missing: tuple[str, ...] = ()) -> Demand:
+def demand(
+    by_origin: Mapping[str, float], served: Mapping[tuple[str, str], float] | None = None, missing: tuple[str, ...] = ()
+) -> Demand:
     return Demand("requests/s", sum(by_origin.values()), by_origin, served or {}, missing, as_of_s=NOW)
 
 

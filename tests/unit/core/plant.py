@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rebalancer.core.model import EndIntent, Placement, Plan, PutIntent, SetReplicas, Snapshot, Step
 from rebalancer.core.planning import PlanMemory
 from rebalancer.core.policy import Policy
-from tests.unit.core.fleet import NOW, POLICY, REGIONS, WEB, placement, plan, snapshot
+from tests.unit.core.fleet import NOW, POLICY, REGIONS, placement, plan, snapshot
 
 
 @dataclass

@@ -423,7 +423,7 @@ def test_each_refusal_is_told_by_its_id(reason: str) -> None:
     case = REFUSED[reason]
     seen = snapshot(case.replicas, case.origins, **case.change)  # type: ignore[arg-type]  # a table of keyword arguments
     found = one(seen, case.origins, case.policy, case.memory)
-    assert reason in {r.reason for r in found.refusals}, [r for r in found.refusals]
+    assert reason in {r.reason for r in found.refusals}, found.refusals
 
 
 def test_a_move_that_does_not_pay_is_refused_with_its_gain() -> None:

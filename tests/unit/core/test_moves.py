@@ -1,0 +1,243 @@
+"""The move machine, state by state: what a move in flight does next is read off the replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rebalancer.core.model import (
+    Action,
+    Demand,
+    EndIntent,
+    Moved,
+    MoveRecord,
+    Placement,
+    PutIntent,
+    Refusal,
+    SetReplicas,
+    Sight,
+    Unknown,
+    View,
+)
+from rebalancer.core.moves import (
+    MoveSettings,
+    Scene,
+    advance,
+    budget_left,
+    cooling,
+    effective,
+    ended,
+    follows,
+    not_followed,
+    records,
+    timed_out,
+)
+from rebalancer.core.policy import Policy
+from tests.unit.core.fleet import NOW, POLICY, WEB, demand, placement
+
+RECORD = MoveRecord("id", "drift", "eu-1", "us-1", 2, 5, 3, "closer-to-users", NOW - 200, NOW + 400)
+SERVED = {("us", "eu-1"): 50.0, ("us", "us-1"): 50.0}
+
+
+def scene(
+    source: int | Placement, target: int | Placement, *, seen: Demand | Unknown | None = None,
+    sight: dict[str, Sight] | None = None, views: dict[str, View] | None = None, policy: Policy = POLICY,
+    untouchable: frozenset[str] = frozenset(), record: MoveRecord = RECORD,
+) -> Scene:  # fmt: skip
+    places = {
+        c: p if isinstance(p, Placement) else placement(c, p, move=record)
+        for c, p in (("eu-1", source), ("us-1", target))
+    }
+    ready = {"eu-1": Sight.READY, "us-1": Sight.READY}
+    complete = {c: View("complete", NOW) for c in places}
+    known = seen if seen is not None else demand({"us": 100.0}, SERVED)
+    return Scene(policy, places, known, {**ready, **(sight or {})}, {**complete, **(views or {})}, untouchable)
+
+
+def step(seen: Scene, now: float = NOW, record: MoveRecord = RECORD) -> Action | Refusal:
+    return advance(record, seen, now, MoveSettings())
+
+
+def told(found: Action | Refusal) -> tuple[str, ...]:
+    """The reason, and the steps in short."""
+    if isinstance(found, Refusal):
+        return ("refused", found.reason, found.cluster)
+    steps = []
+    for one in found.steps:
+        match one:
+            case SetReplicas():
+                steps.append(f"{one.cluster} {one.expected}->{one.replicas}")
+            case PutIntent():
+                steps.append(f"mark {one.cluster}")
+            case EndIntent():
+                steps.append(f"end {one.cluster} {one.moved.outcome}")
+    return (found.reason, *steps)
+
+
+def starting(count: int, since: float = NOW) -> Placement:
+    """The target, raised to five, of which `count` are ready since `since` beside its three old ones."""
+    old = placement("us-1", 5, ready=3, move=RECORD)
+    return replace(old, ready_since_s=tuple(sorted([*old.ready_since_s, *([since] * count)])))
+
+
+DARK = View("failed", NOW - 60, "no answer")
+UNFOLLOWED = demand({"us": 100.0}, {("us", "eu-1"): 100.0, ("us", "us-1"): 0.0})
+MARKED = replace(RECORD, reason="traffic-did-not-follow", deadline_s=NOW)
+ENDS = ("end us-1 done", "end eu-1 done")
+LATE = NOW + 500
+
+
+@pytest.mark.parametrize(
+    ("sentence", "found", "expected"),
+    [
+        ("nothing raised yet: raise the target", step(scene(5, 3)), ("continue-move", "us-1 3->5")),
+        ("the intent is on one object only", step(scene(placement("eu-1", 5), 3)),
+         ("continue-move", "mark eu-1", "us-1 3->5")),
+        ("nothing raised at the deadline: undone", step(scene(5, 3), LATE),
+         ("move-timed-out", "end us-1 timed-out", "end eu-1 timed-out")),
+        ("not ready yet: wait", step(scene(5, starting(1))), ("refused", "move-in-flight", "us-1")),
+        ("ready too short a time: wait", step(scene(5, starting(2, NOW - 10))), ("refused", "move-in-flight", "us-1")),
+        ("ready, but sessions still drain", step(scene(5, starting(2, NOW - 35)), NOW - 6),
+         ("refused", "move-in-flight", "us-1")),
+        ("ready and drained: cut the source", step(scene(5, starting(2, NOW - 61))),
+         ("finish-move", "eu-1 5->3", *ENDS)),
+        ("the cut was made before a kill", step(scene(3, 5)), ("finish-move", *ENDS)),
+        ("one end was taken off before a kill", step(scene(3, placement("us-1", 5))), ("finish-move", "end eu-1 done")),
+        ("not ready at the deadline: undo, the source stays", step(scene(5, starting(1)), LATE),
+         ("move-timed-out", "us-1 5->3", "end us-1 timed-out", "end eu-1 timed-out")),
+        ("ready at the deadline: cut all the same", step(scene(5, 5), LATE), ("finish-move", "eu-1 5->3", *ENDS)),
+        ("somebody scaled the source", step(scene(9, 3)),
+         ("move-cancelled", "end us-1 cancelled", "end eu-1 cancelled")),
+        ("somebody scaled the target", step(scene(5, 8)),
+         ("move-cancelled", "end us-1 cancelled", "end eu-1 cancelled")),
+        ("no metrics of the target: neither cut", step(scene(5, 5, views={"us-1": DARK})),
+         ("refused", "view-partial", "us-1")),
+        ("nor undo", step(scene(5, starting(1), views={"us-1": DARK}), LATE), ("refused", "view-partial", "us-1")),
+        ("no metrics of the source: no cut", step(scene(5, 5, views={"eu-1": DARK})),
+         ("refused", "view-partial", "eu-1")),
+        ("requests unknown: no cut", step(scene(5, 5, seen=Unknown("demand-unknown"))),
+         ("refused", "demand-unknown", "us-1")),
+        ("a suspect target: wait", step(scene(5, 5, sight={"us-1": Sight.SUSPECT})),
+         ("refused", "cluster-suspect", "us-1")),
+        ("a lost source: wait", step(scene(5, 5, sight={"eu-1": Sight.LOST})), ("refused", "cluster-lost", "eu-1")),
+        ("a paused target: wait", step(scene(5, 5, untouchable=frozenset({"us-1"}))),
+         ("refused", "cluster-suspect", "us-1")),
+        ("no traffic on the new ones yet: wait", step(scene(5, starting(2, NOW - 100), seen=UNFOLLOWED)),
+         ("refused", "move-in-flight", "eu-1")),
+        ("no traffic for two minutes: mark it", step(scene(5, starting(2, NOW - 121), seen=UNFOLLOWED)),
+         ("move-cancelled", "mark us-1", "mark eu-1")),
+        ("marked: undo", step(scene(5, 5, record=MARKED), record=MARKED),
+         ("move-cancelled", "us-1 5->3", "end us-1 not-followed", "end eu-1 not-followed")),
+        ("marked and undone before a kill", step(scene(5, 3, record=MARKED), record=MARKED),
+         ("move-timed-out", "end us-1 not-followed", "end eu-1 not-followed")),
+        ("marked, but blind: wait", step(scene(5, 5, record=MARKED, views={"us-1": DARK}), record=MARKED),
+         ("refused", "view-partial", "us-1")),
+        ("no traffic anywhere proves nothing", step(scene(5, 5, seen=demand({"us": 0.0}, {("us", "us-1"): 0.0}))),
+         ("finish-move", "eu-1 5->3", *ENDS)),
+    ],
+)  # fmt: skip
+def test_the_next_step_of_a_move(sentence: str, found: Action | Refusal, expected: tuple[str, ...]) -> None:
+    assert told(found) == expected, sentence
+
+
+def test_a_workload_that_is_gone_from_one_end_cancels_the_move() -> None:
+    seen = scene(5, 5)
+    without = replace(seen, placements={"us-1": seen.placements["us-1"]})
+    assert told(step(without)) == ("move-cancelled", "end us-1 cancelled")
+
+
+def test_a_mark_on_one_end_counts_for_both() -> None:
+    marked = placement("us-1", 5, move=MARKED)
+    plain = placement("eu-1", 5, move=RECORD)
+    for places in ({"us-1": marked, "eu-1": plain}, {"eu-1": plain, "us-1": marked}):
+        assert records(places) == {"id": MARKED}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "record", "expected"),
+    [
+        (5, 3, RECORD, (3, 5)),
+        (5, 5, RECORD, (3, 5)),
+        (3, 5, RECORD, (3, 5)),
+        (3, 3, RECORD, (3, 3)),
+        (9, 3, RECORD, (9, 5)),
+        (5, 5, MARKED, (5, 5)),
+    ],
+)
+def test_where_a_move_will_end(source: int, target: int, record: MoveRecord, expected: tuple[int, int]) -> None:
+    found = effective(scene(source, target, record=record).placements)
+    assert (found["eu-1"], found["us-1"]) == expected
+
+
+def test_a_target_whose_source_is_lost_counts_as_it_stands() -> None:
+    assert effective({"us-1": placement("us-1", 3, move=RECORD)}) == {"us-1": 3}
+
+
+@pytest.mark.parametrize(
+    ("unit", "served", "view", "expected"),
+    [
+        ("requests/s", SERVED, "complete", True),
+        ("requests/s", {("us", "eu-1"): 99.0, ("us", "us-1"): 1.0}, "complete", False),
+        ("requests/s", {("us", "eu-1"): 94.0, ("us", "us-1"): 6.0}, "complete", True),
+        ("requests/s", {}, "complete", None),
+        ("requests/s", SERVED, "stale", None),
+        ("cores", SERVED, "complete", None),
+    ],
+)
+def test_whether_traffic_follows(
+    unit: str, served: dict[tuple[str, str], float], view: str, expected: bool | None
+) -> None:
+    known = Demand(unit, 100.0, {"us": 100.0}, served)
+    seen = scene(5, 5, seen=known, views={"us-1": View(view, NOW)})  # type: ignore[arg-type]  # a table of literals
+    assert follows(seen, "us-1") is expected
+
+
+def moved(outcome: str, ago_s: float, replicas: int = 1, pair: tuple[str, str] = ("eu-1", "us-1")) -> Moved:
+    return Moved(f"{outcome}{ago_s}", NOW - ago_s, *pair, replicas, outcome)  # type: ignore[arg-type]  # literals
+
+
+@pytest.mark.parametrize(
+    ("budget", "past", "left"),
+    [
+        ("10%", (), 2),
+        ("10%", (moved("done", 100),), 1),
+        ("10%", (moved("done", 3700),), 2),
+        ("10%", (moved("timed-out", 100, 5),), 0),
+        ("1%", (), 1),
+        ("0%", (), 0),
+        (0, (), 0),
+        (7, (moved("cancelled", 10, 2),), 5),
+    ],
+)
+def test_what_is_left_of_the_hour(budget: int | str, past: tuple[Moved, ...], left: int) -> None:
+    places = {"eu-1": placement("eu-1", 12, moved=past), "us-1": placement("us-1", 12, moved=past)}
+    assert budget_left(replace(POLICY, max_moves_per_hour=budget), places, NOW) == left
+    assert len(ended(places)) == len(past)
+
+
+def test_a_move_in_flight_takes_from_the_budget() -> None:
+    places = {"eu-1": placement("eu-1", 12, move=RECORD), "us-1": placement("us-1", 12, move=RECORD)}
+    assert budget_left(replace(POLICY, max_moves_per_hour=5), places, NOW) == 3
+
+
+def test_the_reverse_cools_down_and_traffic_that_did_not_follow_blocks_for_an_hour() -> None:
+    places = {"eu-1": placement("eu-1", 4, moved=(moved("done", 500), moved("not-followed", 3000)))}
+    assert cooling(places, "us-1", "eu-1", NOW, MoveSettings())
+    assert not cooling(places, "eu-1", "us-1", NOW, MoveSettings())
+    assert not cooling(places, "us-1", "eu-1", NOW + 101, MoveSettings())
+    assert not_followed(places, NOW) == moved("not-followed", 3000)
+    assert not_followed(places, NOW + 601) is None
+
+
+def test_a_move_that_timed_out_is_remembered_for_an_hour() -> None:
+    places = {"eu-1": placement("eu-1", 4, moved=(moved("timed-out", 3000),))}
+    assert timed_out(places, "eu-1", "us-1", NOW)
+    assert not timed_out(places, "us-1", "eu-1", NOW)
+    assert not timed_out(places, "eu-1", "us-1", NOW + 601)
+
+
+def test_actions_name_their_workload() -> None:
+    found = step(scene(5, 3))
+    assert isinstance(found, Action)
+    assert found.workload == WEB
