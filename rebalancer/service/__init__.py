@@ -50,6 +50,7 @@ class Service:
         self._last_s: float | None = None
         self._started_s = 0.0
         self._failure = ""
+        self._told: dict[str, str] = {}
 
     def _leading(self) -> bool:
         return self._lease is None or self._lease.is_leader()
@@ -181,9 +182,16 @@ class Service:
             return
         async with self._ticking:
             try:
-                measures.of_tick(self._exporter, await world.tick())
+                report = await world.tick()
             except RebalancerError as error:
                 log.error("rollout tick failed: %s", error)
+                return
+            measures.of_tick(self._exporter, report)
+            for one in report.rollouts:
+                line = f"{one.status.shown}: {one.problem or one.status.message}"
+                if self._told.get(one.spec.key) != one.status.shown + one.problem:
+                    self._told[one.spec.key] = one.status.shown + one.problem
+                    log.info("rollout %s %s", one.spec.key, line)
 
     async def _write_status(self, world: LiveWorld, report: CycleReport) -> None:
         """Writes status to the hub; only the leader does, and a failure is told, not raised."""

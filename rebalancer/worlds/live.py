@@ -85,7 +85,7 @@ def read(documents: Sequence[cfg.Document]) -> Live:
         raise ConfigError(["no RebalancerConfig was found in the files given; it says where metrics come from"])
     if not config.clusters and config.controller.spec.hub is None:
         raise ConfigError(["no MemberCluster was found; declare the clusters in the files, or name a hub in spec.hub"])
-    check_files(config.clusters)
+    check_files(config.clusters, config.controller.spec.hub)
     return Live(tuple(documents), config, config.controller.spec)
 
 
@@ -239,5 +239,7 @@ async def open_world(live: Live, may_act: Callable[[], bool], counts: Counts | N
     config = cfg.load([*live.documents, *cfg.from_hub(raw)])
     if not config.clusters:
         raise ConfigError(["no MemberCluster was found in the files or on the hub; declare the clusters"])
-    check_files(config.clusters)
-    return LiveWorld(live, hub, config, read_clocks(raw), may_act, counts)
+    check_files(config.clusters, live.spec.hub)
+    world = LiveWorld(live, hub, config, read_clocks(raw), may_act, counts)
+    world.problems += [f"{name}: {problem}" for name, problem in (await world.clients.connect()).items()]
+    return world

@@ -22,6 +22,11 @@ SERVICES = (
     Service("moving", {EU: 100.0}, capacity_per_replica=60),
     # (e) as (d), and one replica where the API server will hang.
     Service("hang", {EU: 100.0}, capacity_per_replica=60),
+    # (b) Asia's users may not be served in Asia: they cross the link that gets lossy. Europe's don't.
+    Service("crossing", {AP: 100.0}, capacity_per_replica=60),
+    Service("staying", {EU: 100.0}, capacity_per_replica=60),
+    # (f) 200 requests/s in every cluster, one in a thousand fails anyway.
+    Service("canary", {EU: 200.0, US: 200.0, AP: 200.0}, capacity_per_replica=80, base_error=0.001),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 _PLURALS = {"Ingress": "ingresses", "EndpointSlice": "endpointslices", "NetworkPolicy": "networkpolicies"}
 _CLUSTER_SCOPED = {
     "Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PersistentVolume",
-    "PriorityClass", "StorageClass", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
+    "MemberCluster", "PriorityClass", "StorageClass", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
 }  # fmt: skip
 
 
