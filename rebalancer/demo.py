@@ -144,7 +144,7 @@ def run(out: Path, seed: int, console: Console) -> int:
         def show(report: CycleReport) -> None:
             nonlocal told
             for at_s, text in sim.story.told[told:]:
-                console.print(f"{_hhmm(at_s)}  {text}", highlight=False)
+                console.print(f"{_hhmm(at_s)}  {text}", highlight=False, soft_wrap=True)
             told = len(sim.story.told)
             tick, left = sim.story.ticks[-1], sim.story.baseline[-1]
             ready = sum(tick.ready.values())

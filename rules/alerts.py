@@ -10,7 +10,7 @@ JOB = 'job=~".*rebalancer-probe.*"'
 """Scrape jobs of the probes; the only label that the alert on a vanished agent can go by."""
 
 
-WANTED_REFUSALS = "freeze-window|paused|observe-only|cool-down|stabilising|gain-too-small|rollout-in-progress"
+WANTED_REFUSALS = "paused|observe-only|cool-down|stabilising|gain-too-small|rollout-in-progress"
 """Refusals that the user asked for, or that are the planner's ordinary calm: no news however long they last."""
 
 
@@ -160,7 +160,7 @@ def move_alerts() -> tuple[Alert, ...]:
             summary="A workload's forecast has not been trusted for an hour.",
             description=(
                 "Demand of {{ $labels.workload }} is not forecast well enough; replicas follow today's level with"
-                " more headroom. `rebalancer forecast` shows its error and coverage."
+                " more headroom. `rebalancer explain` says how the band came about."
             ),
         ),
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from rich.console import Console
-from rich.table import Table
 
 from rebalancer import config as cfg
 from rebalancer.errors import ConfigError, RebalancerError
@@ -66,7 +65,11 @@ def _unusable(outcome: str, errors: Sequence[str]) -> None:
         RebalancerError: with what every backend said.
     """
     if outcome == "failed":
-        raise RebalancerError("\n".join(errors) or "no metrics backend gave a usable answer; run `rebalancer check`")
+        # Demand and network fail for one reason; it is told once.
+        told = {e.partition(": ")[2] or e: e for e in reversed(errors)}
+        raise RebalancerError(
+            "\n".join(reversed(told.values())) or "no metrics backend gave a usable answer; run `rebalancer check`"
+        )
 
 
 async def _explain(live: Live, workload: str) -> int:
@@ -92,19 +95,24 @@ async def _check(live: Live) -> int:
         rights, metrics = await asyncio.gather(world.actuator.check(), world.telemetry.check(world.policies()))
     finally:
         await world.close()
-    table = Table("state", "what", "name", "found", "what that degrades", "next step")
     bad = 0
     for one in metrics:
         bad += one.state != "ok"
-        table.add_row(MARKS[one.state], one.what, one.name, one.sentence, one.degrades, one.next_step)
+        _finding(MARKS[one.state], f"{one.what} {one.name}", one.sentence, one.degrades, one.next_step)
     for right in rights:
         bad += not right.ok
-        table.add_row("ok" if right.ok else "MISSING", "cluster", right.cluster, right.what, right.detail, "")
-    console = Console(soft_wrap=False)
-    console.print(table)
-    console.print("everything is in place" if not bad else f"{bad} findings; the others are ok", highlight=False)
+        _finding("ok" if right.ok else "MISSING", f"cluster {right.cluster}", right.what, "", right.detail)
+    print("everything is in place" if not bad else f"{bad} findings; the rest is ok")
     unusable = any(f.state == "missing" and f.what == "backend" for f in metrics)
     return 1 if unusable else 3 if bad else 0
+
+
+def _finding(mark: str, what: str, sentence: str, degrades: str, next_step: str) -> None:
+    """Prints one finding, and under it what it degrades and what to do."""
+    print(f"{mark:9}{what}: {sentence}")
+    for label, text in (("degrades", degrades), ("next", next_step)):
+        if text and mark != "ok":
+            print(f"{'':9}{label}: {text}")
 
 
 async def _rollout(live: Live, verb: str, name: str | None, *, full: bool) -> int:

@@ -83,6 +83,11 @@ class Service:
         """
         door = Door(self._live.spec.listen, self._exporter, self.health)
         self._world = world = await open_world(self._live, self._may_act, self._count)
+        try:
+            await world.demand_usable()
+        except RebalancerError:
+            await world.close()
+            raise
         self._started_s = world.clock.now()
         measures.begin(self._exporter, acting=self._act)
         door.open()
@@ -98,13 +103,15 @@ class Service:
         try:
             await stop.wait()
         finally:
-            scheduler.shutdown(wait=False)
-            # A running cycle holds the lock: waiting for both locks is waiting for its end.
+            # Shutting the scheduler down cancels what runs, so first nothing new begins, and what runs ends: it holds
+            # its lock, and waiting for both locks is waiting for its end.
+            scheduler.remove_all_jobs()
             try:
                 async with asyncio.timeout(STOP_S), self._planning, self._ticking:
                     pass
             except TimeoutError:
                 log.warning("a cycle did not end within %s s; the next controller goes on from there", STOP_S)
+            scheduler.shutdown(wait=False)
             if lease is not None:
                 lease.cancel()
                 await asyncio.gather(lease, return_exceptions=True)

@@ -257,7 +257,7 @@ class Plant:
         errors = 0.0
         for cluster, alive in pods.items():
             rate = sum(v for (_, c), v in shares.items() if c == cluster)
-            for image in {p.image for p in alive}:
+            for image in sorted({p.image for p in alive}):  # a set's order differs from run to run
                 part = rate * sum(1 for p in alive if p.image == image) / len(alive)
                 ratio = self.error_ratio.get(image, service.base_error_ratio)
                 tally = self.tallies.setdefault((key, cluster, image), Tally())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,14 @@ def read(documents: Sequence[cfg.Document]) -> Live:
         raise ConfigError(["no RebalancerConfig was found in the files given; it says where metrics come from"])
     if not config.clusters and config.controller.spec.hub is None:
         raise ConfigError(["no MemberCluster was found; declare the clusters in the files, or name a hub in spec.hub"])
+    if config.rollouts and config.controller.spec.hub is not None:
+        names = ", ".join(sorted(config.rollouts))
+        raise ConfigError(
+            [
+                f"CanaryRollout {names} stands in a file, but spec.hub is set: their status lives on the hub; "
+                "apply them there and take them out of the files"
+            ]
+        )
     check_files(config.clusters, config.controller.spec.hub)
     return Live(tuple(documents), config, config.controller.spec)
 
@@ -120,10 +129,13 @@ class LiveWorld:
         self.journal = SqliteJournal(live.spec.journal or ":memory:")
         self.notifier = KubernetesNotifier(self.clients.members, self.actuator.uid_of)
         self.problems: list[str] = []
+        if config.rollouts and hub is None:
+            self.problems.append("rollouts of files keep their status in memory: a restart begins them anew; use a hub")
         ports = Ports(self.clock, self.telemetry, self.actuator, self.journal, self.notifier, may_act)
         memory = Memory(plan=PlanMemory(clocks=clocks))
         self.cycle = Cycle(ports, sorted(config.clusters), settings_of(live.spec), memory)
         self._owned: frozenset[str] = frozenset()
+        self._ticked = False
         self._hub_rollouts = HubRollouts(hub.api) if hub is not None else None
         self._memory_rollouts = MemoryStore([r.to_spec() for r in config.rollouts.values()])
         store: RolloutStore = self._hub_rollouts or self._memory_rollouts
@@ -166,9 +178,23 @@ class LiveWorld:
             if p.selects(namespace, name, labels)
         )
 
+    async def demand_usable(self) -> None:
+        """Looks at the metrics backends once, before anything runs.
+
+        Raises:
+            RebalancerError: none of them can be used; what each said.
+        """
+        found = [f for f in await self.telemetry.check(self.policies()) if f.what == "backend"]
+        if found and all(f.state == "missing" for f in found):
+            raise RebalancerError("\n".join(f"{f.sentence} {f.next_step}".strip() for f in found))
+
     async def run_cycle(self) -> CycleReport:
         """Runs one cycle."""
         await self.refresh()
+        if not self._ticked:
+            # Before the first tick the stored status says which workloads a rollout owns.
+            with contextlib.suppress(RebalancerError):
+                self._owned = frozenset(s.spec.workload_key for s in await self.stored_rollouts() if s.status.active)
         report = await self.cycle.run(self.policies(), self._owned, self._allows)
         self.telemetry.owners = report.snapshot.policies
         return report
@@ -176,7 +202,7 @@ class LiveWorld:
     async def tick(self) -> TickReport:
         """Ticks all rollouts once."""
         report = await self.rollouts.tick()
-        self._owned = report.owned
+        self._owned, self._ticked = report.owned, True
         return report
 
     async def stored_rollouts(self) -> Sequence[Stored]:

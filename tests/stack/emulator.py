@@ -105,6 +105,7 @@ class Emulator:
         self.down: set[str] = set()
         self.metrics_down: set[str] = set()
         self.vanished: list[dict[str, str]] = []
+        self.avoid: dict[str, float] = {}
         self.truth = Truth()
         self.lock = threading.Lock()
         self._last = time.monotonic()
@@ -155,7 +156,8 @@ class Emulator:
     ) -> traffic.Array:
         clusters = list(self.regions)
         ready = np.array([0.0 if name in self.down else len(pods[name]) for name in clusters])
-        external = traffic.nearest_first(rates, rtt, ready * service.capacity_per_replica)
+        avoid = np.array([[self.avoid.get(f"{o}|{c}", 0.0) for c in clusters] for o in service.rates])
+        external = traffic.nearest_first(rates, rtt + avoid, ready * service.capacity_per_replica)
         if service.steering == "external":
             return external
         return traffic.by_weights(rates, list(service.rates), clusters, service.shares, external)
@@ -269,6 +271,7 @@ _ORDERS: dict[str, Any] = {
     "down": lambda self, value: setattr(self, "down", set(value)),
     "metrics_down": lambda self, value: setattr(self, "metrics_down", set(value)),
     "vanish": lambda self, value: setattr(self, "vanished", list(value)),
+    "avoid": lambda self, value: setattr(self, "avoid", {str(k): float(v) for k, v in value.items()}),
     "mark": lambda self, _: self.truth.mark(time.time()),
 }
 

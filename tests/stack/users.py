@@ -117,7 +117,7 @@ class Users:
         self.process.kill()
 
     def order(self, **orders: Any) -> None:
-        """Sends orders as they are: rates, steering, errors, service, down, metrics_down, vanish, reset_counters."""
+        """Sends orders as they are: rates, steering, errors, service, down, metrics_down, vanish, avoid, ..."""
         self.control.post("/control", orders)
 
     def set_rates(self, service: str, rates: Rates) -> None:
@@ -161,6 +161,10 @@ class Users:
             return count <= sum(int(arm["requests"]) for cluster in arms for arm in cluster.values())
 
         wait_for(enough, f"{count} requests to {service}", timeout_s, poll_s=0.1, owner=self.process)
+
+    def avoid(self, **extra_ms: float) -> None:
+        """What the load balancer adds to a way in its choice, as one that sees losses does: {"origin|cluster": ms}."""
+        self.order(avoid=extra_ms)
 
     def mark(self) -> float:
         """Begins a new period for `min_total_ready`; returns now."""
