@@ -19,7 +19,9 @@ _UNITS_S = (86400.0, 3600.0, 60.0, 1.0)
 class Model(BaseModel):
     """Base of all kinds: camelCase in YAML, unknown fields are errors, values are immutable."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, allow_inf_nan=False
+    )
 
 
 def parse_duration(value: object) -> float:

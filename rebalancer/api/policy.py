@@ -94,7 +94,7 @@ class ReplicasSpec(Model):
     @model_validator(mode="after")
     def _ordered(self) -> ReplicasSpec:
         if self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise ValueError(f"min {self.min} is above max {self.max}; lower min or raise max")
         return self
 
 
@@ -227,6 +227,16 @@ class SchedulingPolicy(Model):
     metadata: Metadata
     spec: SchedulingPolicySpec
     status: dict[str, object] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _own_namespace(self) -> SchedulingPolicy:
+        ref = self.spec.workload_ref
+        if ref is not None and ref.namespace not in (None, self.metadata.namespace):
+            raise ValueError(
+                f"spec.workloadRef.namespace is {ref.namespace!r}, but a policy places workloads of its own namespace "
+                f"{self.metadata.namespace!r}; move the policy there"
+            )
+        return self
 
     def resolve(self) -> core.Policy:
         """Returns the policy as the core knows it."""

@@ -1,0 +1,183 @@
+"""Raw documents, from files or from the hub, to frozen objects.
+
+Every problem is one sentence with file, line, field, value, bound and the next step; all problems are reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rebalancer.api.base import API_VERSION, GROUP
+from rebalancer.api.cluster import MemberCluster
+from rebalancer.api.controller import RebalancerConfig
+from rebalancer.api.policy import PropagationPolicy, SchedulingPolicy
+from rebalancer.api.rollout import CanaryRollout
+from rebalancer.config.documents import Document, from_hub, parse, read_files
+from rebalancer.config.words import PLANNED, sentence, short
+from rebalancer.errors import ConfigError
+
+__all__ = ["KINDS", "PLANNED", "Config", "Document", "Kind", "from_hub", "load", "load_each", "parse", "read_files"]
+
+Kind = MemberCluster | SchedulingPolicy | PropagationPolicy | CanaryRollout | RebalancerConfig
+KINDS: Mapping[str, type[Kind]] = {
+    k.__name__: k for k in (MemberCluster, SchedulingPolicy, PropagationPolicy, CanaryRollout, RebalancerConfig)
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a user wrote, checked.
+
+    Attributes:
+        controller: how the controller runs; None where no file says so.
+        clusters: by name. policies, propagation, rollouts: by `namespace/name`.
+    """
+
+    controller: RebalancerConfig | None
+    clusters: Mapping[str, MemberCluster]
+    policies: Mapping[str, SchedulingPolicy]
+    propagation: Mapping[str, PropagationPolicy]
+    rollouts: Mapping[str, CanaryRollout]
+
+
+def _kind_of(document: Document) -> type[Kind]:
+    """Finds the class of a document.
+
+    Raises:
+        ConfigError: foreign group, other version or unknown kind.
+    """
+    version, kind = document.data.get("apiVersion"), document.data.get("kind")
+    if version != API_VERSION:
+        raise ConfigError(
+            [
+                f"{document.at(('apiVersion',))}: apiVersion is {short(version)}: must be {API_VERSION}; "
+                f"only objects of the group {GROUP} belong here"
+            ]
+        )
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known kinds: {', '.join(KINDS)}"
+        raise ConfigError([f"{document.at(('kind',))}: kind is {short(kind)}: unknown; {hint}"])
+    return KINDS[kind]
+
+
+def load(documents: Iterable[Document]) -> Config:
+    """Checks all documents and returns the objects.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems: list[str] = []
+    objects: dict[tuple[str, str], tuple[Kind, Document]] = {}
+    for document in documents:
+        try:
+            model = _kind_of(document)
+            parsed = model.model_validate(document.data)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        except ValidationError as error:
+            problems += [sentence(document, model, e) for e in error.errors()]
+            continue
+        namespaced = not isinstance(parsed, MemberCluster | RebalancerConfig)
+        key = f"{parsed.metadata.namespace}/{parsed.metadata.name}" if namespaced else parsed.metadata.name
+        if (parsed.kind, key) in objects:
+            other = objects[parsed.kind, key][1].at(("metadata", "name"))
+            problems.append(
+                f"{document.at(('metadata', 'name'))}: {parsed.kind} {key} stands at {other} already; "
+                "remove one of the two"
+            )
+        objects[parsed.kind, key] = (parsed, document)
+    problems += _two_policies(objects)
+    problems += _unknown_clusters(objects)
+    problems += _two_controllers(objects)
+    if problems:
+        raise ConfigError(problems)
+    return _collect(objects)
+
+
+def _collect(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> Config:
+    parsed = {key: o for key, (o, _) in objects.items()}
+    controllers = [o for o in parsed.values() if isinstance(o, RebalancerConfig)]
+    return Config(
+        controller=controllers[0] if controllers else None,
+        clusters={k[1]: o for k, o in parsed.items() if isinstance(o, MemberCluster)},
+        policies={k[1]: o for k, o in parsed.items() if isinstance(o, SchedulingPolicy)},
+        propagation={k[1]: o for k, o in parsed.items() if isinstance(o, PropagationPolicy)},
+        rollouts={k[1]: o for k, o in parsed.items() if isinstance(o, CanaryRollout)},
+    )
+
+
+def _two_controllers(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> list[str]:
+    """More than one RebalancerConfig."""
+    found = [d.at(("metadata", "name")) for o, d in objects.values() if isinstance(o, RebalancerConfig)]
+    return [
+        f"{where}: RebalancerConfig stands at {found[0]} already; one says how the controller runs, remove the other"
+        for where in found[1:]
+    ]
+
+
+def _two_policies(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> list[str]:
+    """Two policies that name one workload, or have one selector, in one namespace."""
+    seen: dict[tuple[str, ...], Document] = {}
+    problems = []
+    for parsed, document in objects.values():
+        if not isinstance(parsed, SchedulingPolicy):
+            continue
+        spec = parsed.spec
+        labels = sorted(spec.pod_selector.match_labels.items()) if spec.pod_selector else []
+        key = (parsed.metadata.namespace, spec.workload_ref.name if spec.workload_ref else "", *map(str, labels))
+        if key in seen:
+            other = seen[key].at(("metadata", "name"))
+            problems.append(
+                f"{document.at(('metadata', 'name'))}: selects the same workloads as the policy at {other}; "
+                "a workload has one policy, remove one of the two"
+            )
+        seen[key] = document
+    return problems
+
+
+def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> list[str]:
+    """Names of clusters that no MemberCluster has."""
+    known = {key for kind, key in objects if kind == "MemberCluster"}
+    if not known:
+        return []
+    problems = []
+    for parsed, document in objects.values():
+        named: list[tuple[tuple[str | int, ...], str]] = []
+        if isinstance(parsed, SchedulingPolicy) and parsed.spec.data:
+            named = [(("spec", "data", "clusters", i, "name"), c.name) for i, c in enumerate(parsed.spec.data.clusters)]
+        elif isinstance(parsed, RebalancerConfig):
+            named = [
+                (("spec", "telemetry", "backends", i, "clusters", j), c)
+                for i, b in enumerate(parsed.spec.telemetry.backends)
+                for j, c in enumerate(b.clusters)
+            ]
+        for path, name in named:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+                problems.append(f"{document.at(path)}: no MemberCluster is called {name!r}; {hint}")
+    return problems
+
+
+def load_each(documents: Iterable[Document]) -> tuple[Config, list[str]]:
+    """Checks documents one by one, for a running controller: a bad one is left out with its sentences, others go on.
+
+    Returns:
+        (the objects that are good, one sentence per problem).
+    """
+    good: list[Document] = []
+    problems: list[str] = []
+    for document in documents:
+        try:
+            load([*good, document])
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            good.append(document)
+    return load(good), problems
