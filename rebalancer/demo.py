@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from html import escape
 from pathlib import Path
 
 from rich.console import Console
@@ -64,10 +65,8 @@ def _replica_hours(ticks: list[Tick]) -> float:
 
 def facts(story: Story) -> list[tuple[str, str]]:
     """The day in numbers: (label, value), with the replicas left alone beside it."""
-    moves = [a for r in story.reports for a in r.plan.actions if a.kind != "scale" and a.steps]
     begun = {(a.source, a.target, r.at_s) for r in story.reports for a in r.plan.actions
              if a.kind != "scale" and a.reason not in ("finish-move", "move-timed-out", "move-cancelled")}  # fmt: skip
-    assert len(moves) >= len(begun)
     return [
         ("latency of shop/api", f"{_mean_latency(story.ticks, API):.1f} ms"),
         ("the same, left alone", f"{_mean_latency(story.baseline, API):.1f} ms"),
@@ -105,7 +104,7 @@ def html(world: Earth, story: Story) -> str:
         wanted = {r: sum(tick.demand[s, r] for s in SERVICES) for r in regions}
         maps.append(svg.world(places, here, wanted, f"{hour:02d}:00 UTC: rings are demand, discs are replicas"))
     rows = [(_hhmm(r.at_s), a.kind, a.workload, a.reason, a.explanation) for r in story.reports for a in r.plan.actions]
-    sources = "".join(f"<li>{name}: {text}</li>" for name, text in world.sources.items())
+    sources = "".join(f"<li>{escape(name)}: {escape(text)}</li>" for name, text in world.sources.items())
     body = (
         "<h1>A day of a fleet</h1><p class='soft'>Two services, eight clusters, one simulated day. The same core plans "
         "here as on real clusters; only clock, metrics and clusters are simulated.</p>"
@@ -144,7 +143,7 @@ def run(out: Path, seed: int, console: Console) -> int:
         def show(report: CycleReport) -> None:
             nonlocal told
             for at_s, text in sim.story.told[told:]:
-                console.print(f"{_hhmm(at_s)}  {text}", highlight=False, soft_wrap=True)
+                console.print(f"{_hhmm(at_s)}  {text}", highlight=False, markup=False, soft_wrap=True)
             told = len(sim.story.told)
             tick, left = sim.story.ticks[-1], sim.story.baseline[-1]
             ready = sum(tick.ready.values())
@@ -153,11 +152,17 @@ def run(out: Path, seed: int, console: Console) -> int:
 
         story = asyncio.run(sim.drive(HOURS, show))
     for label, value in facts(story):
-        console.print(f"{label:24} {value}", highlight=False)
+        console.print(f"{label:24} {value}", highlight=False, markup=False)
+    return save(out, html(world, story), console)
+
+
+def save(out: Path, text: str, console: Console) -> int:
+    """Writes the page and says where it is; returns the exit code."""
     try:
-        out.write_text(html(world, story), encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
-        console.print(f"{out}: can't be written: {error}; name another file with --out", highlight=False)
+        reason = f"can't be written: {error.strerror}; name another file with --out"
+        console.print(f"{out}: {reason}", highlight=False, markup=False, soft_wrap=True)
         return 1
-    console.print(f"pictures: {out.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"pictures: {out.resolve()}", highlight=False, markup=False, soft_wrap=True)
     return 0

@@ -26,12 +26,6 @@ class Connection(Model):
         return self
 
 
-class Probe(Model):
-    """Where the cluster's reflectors are reached from outside, host:port."""
-
-    addresses: list[str] = Field(default_factory=list)
-
-
 class PriceSpec(Model):
     """Prices in USD; an unknown price takes no part in cost terms."""
 
@@ -67,11 +61,9 @@ class MemberClusterSpec(Model):
     provider: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     connection: Connection
-    probe: Probe = Probe()
     price: PriceSpec = PriceSpec()
     capacity: Capacity = Capacity()
     spot: bool = False
-    edge: bool = False
     metrics_label: dict[str, str] = Field(default_factory=dict, max_length=1)
     taints: list[TaintSpec] = Field(default_factory=list)
     drain: bool = False
@@ -100,7 +92,6 @@ class MemberCluster(Model):
             reserve_ratio=spec.capacity.reserve,
             taints=tuple(model.Taint(t.key, t.value, t.effect) for t in spec.taints),
             spot=spec.spot,
-            edge=spec.edge,
             drain=spec.drain,
             paused=spec.paused,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rebalancer.api.base import API_VERSION, CountOrPercent, Duration, LabelSelector, Metadata, Model, Name, Percent
 from rebalancer.api.base import WorkloadRef as WorkloadRef
@@ -185,6 +185,20 @@ class FailoverSpec(Model):
     failback_after: Duration = _setting("failover.failbackAfter")
 
 
+def _steering(value: object) -> object:
+    """Refuses the ways of steering that nothing here writes weights for yet.
+
+    Raises:
+        ValueError: with what is supported.
+    """
+    if value in ("dns", "gateway", "serviceImport"):
+        raise ValueError(
+            "is designed but not supported in this version; use external (something else follows the "
+            "ready endpoints) or none"
+        )
+    return value
+
+
 class SchedulingPolicySpec(Model):
     """The spec of a SchedulingPolicy."""
 
@@ -197,7 +211,7 @@ class SchedulingPolicySpec(Model):
     replicas: ReplicasSpec = ReplicasSpec()
     per_cluster: PerClusterSpec = PerClusterSpec()
     forecast: ForecastSpec = ForecastSpec()
-    steering: core.Steering = "external"
+    steering: Annotated[core.Steering, BeforeValidator(_steering)] = "external"
     residency: ResidencySpec = ResidencySpec()
     tolerations: list[TolerationSpec] = Field(default_factory=list)
     data: DataSpec | None = None

@@ -12,7 +12,8 @@ from rebalancer.config.documents import Document
 
 PLANNED: Mapping[str, frozenset[str]] = {
     "MemberCluster": frozenset({
-        "spec.connection.pull", "spec.price.egressGib", "spec.price.windows", "spec.capacity.elastic",
+        "spec.connection.pull", "spec.price.egressGib", "spec.price.windows", "spec.capacity.elastic", "spec.edge",
+        "spec.probe",
     }),
     "SchedulingPolicy": frozenset({
         "spec.windows", "spec.gang", "spec.dependsOn", "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",

@@ -121,9 +121,9 @@ def _conditional(counts: Counts, base: float, ratio: float) -> float:
     null = base * counts.canary_requests
     other = ratio * counts.canary_requests
     stable = counts.stable_requests
-    return counts.canary_bad * math.log(other * (null + stable) / (null * (other + stable))) + counts.stable_bad * (
-        math.log((null + stable) / (other + stable))
-    )
+    # The ratio of the two is taken apart, so that it does not pass through a number too small for a float.
+    shared = math.log((null + stable) / (other + stable))
+    return counts.canary_bad * (math.log(ratio / base) + shared) + counts.stable_bad * shared
 
 
 def _stable_upper_rate(before: Counts) -> float:

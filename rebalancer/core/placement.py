@@ -263,11 +263,10 @@ def _spread(
 ) -> None:
     """Minimum clusters and regions, spot share, and the soft weight on the largest share."""
     used: dict[str, int] = {}
-    for cluster in item.clusters:
-        if item.min_clusters > 1:
+    if item.min_clusters > 1:
+        for cluster in item.clusters:
             used[cluster] = program.column(0.0, 0.0, 1.0)
             program.row(-math.inf, 0.0, [(used[cluster], 1.0), *((c, -v) for c, v in both[cluster])])
-    if item.min_clusters > 1:
         need = min(item.min_clusters, total)
         program.row(need, math.inf, [*((u, 1.0) for u in used.values()), (_slack(program, need), 1.0)])
     if item.min_regions > 1:
@@ -302,16 +301,12 @@ def shortfall(item: Item, replicas: Mapping[str, int]) -> int:
     missed = max(0, min(item.min_clusters, total) - len(used))
     missed += max(0, min(item.min_regions, total) - len({item.regions.get(c, c) for c in used}))
     missed += max(0, sum(replicas.get(c, 0) for c in item.spot) - math.floor(item.spot_max_share * total + 1e-9))
-    high = math.inf if item.cluster_max is None else item.cluster_max
-    if item.max_share < 1.0:
-        high = min(high, share_limit(item, total))
-    missed += sum(max(0, round(n - high)) for n in replicas.values() if math.isfinite(high))
+    high = total if item.cluster_max is None else item.cluster_max
+    high = min(high, share_limit(item, total)) if item.max_share < 1.0 else high
+    missed += sum(max(0, n - high) for n in replicas.values())
     if item.cluster_min * len(item.clusters) <= total:
-        open_to = [c for c in item.clusters if c not in item.frozen and c not in item.leave]
-        missed += sum(
-            max(0, min(item.cluster_min, item.now.get(c, 0) + item.add_max.get(c, 0)) - replicas.get(c, 0))
-            for c in open_to
-        )
+        for c in sorted(set(item.clusters) - item.frozen - item.leave):
+            missed += max(0, min(item.cluster_min, item.now.get(c, 0) + item.add_max.get(c, 0)) - replicas.get(c, 0))
     return missed
 
 

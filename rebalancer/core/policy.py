@@ -11,7 +11,7 @@ from typing import Literal
 from rebalancer.core.model import Toleration
 
 Strategy = Literal["LatencyFirst", "DataLocality", "CostOptimized", "Weighted"]
-Steering = Literal["external", "dns", "gateway", "serviceImport", "none"]
+Steering = Literal["external", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({s.field: s for s in (
     Setting("perCluster.min", 0, 0, 100_000, "clusters may be left"),
     Setting("perCluster.max", None, 0, 100_000, "bounded by room"),
     Setting("forecast.quantile", 0.9, 0.5, 0.999, "the target's slack takes one short step in ten"),
-    Setting("forecast.lead", 300.0, 0, 7200, "two cycles and a slow image pull, until the start delay is measured"),
+    Setting("forecast.lead", 300.0, 0, 7200, "two cycles and a slow image pull, which nobody measures yet"),
     Setting("spread.minClusters", 1, 1, 1000, "spread costs latency, so it is asked for"),
     Setting("spread.minRegions", 1, 1, 1000, "as minClusters"),
     Setting("spread.maxShare", 1.0, 0.05, 1.0, "as minClusters"),

@@ -53,7 +53,7 @@ _REFUSE = (
     ("origin-unknown", "Nobody knows where the demand comes from, so latency can't place it.",
      "Set demand.originLabel, demand.origin: entryCluster or demand.originShares."),
     ("not-steerable", "Steering is none: users would not follow the replicas.",
-     "Set spec.steering to external, dns, gateway or serviceImport."),
+     "Set spec.steering to external once a load balancer or mesh follows the ready endpoints."),
     ("traffic-did-not-follow", "New replicas of an earlier move got no traffic.",
      "Check the load balancer or mesh, then wait until the replicas get traffic."),
     ("demand-unknown", "There is no demand data for the workload.",
@@ -61,7 +61,7 @@ _REFUSE = (
     ("demand-partial", "A part of the demand data is missing, so nothing is decreased because of it.",
      "Bring back the metrics of the clusters named."),
     ("capacity-unknown", "Nobody knows what one replica can serve.",
-     "Set spec.capacityPerReplica, or let CPU and request metrics be seen for an hour."),
+     "Set spec.capacityPerReplica, or let both CPU and request metrics be seen."),
     ("view-partial", "The view of the cluster is partial, stale or failed; nothing is decreased there.",
      "Run `rebalancer check` to see what is missing."),
     ("cluster-suspect", "The cluster's API was not reached lately; nothing is changed there.",
@@ -95,7 +95,7 @@ _REFUSE = (
     ("unschedulable", "The same move ended within the last hour because its replicas did not become ready.",
      "Look at the pods' events there."),
     ("conflict", "The object changed between plan and act.", "Nothing: the next cycle plans again."),
-    ("forbidden", "The cluster denied the write.", "Apply the ClusterRole that `rebalancer install` renders."),
+    ("forbidden", "The cluster denied the write.", "Apply the ClusterRole that `rebalancer install rbac` renders."),
     ("unreachable", "The cluster did not answer in time.", "Check the connection to the cluster."),
 )  # fmt: skip
 

@@ -66,8 +66,8 @@ def _placements(plan: Plan) -> Table:
             note = item.barred.get(cluster, "")
             change = f"{planned} ({planned - now:+d})" if planned != now else str(planned)
             style = "bold" if planned != now else ""
-            table.add_row(workload if first else "", cluster, str(now), change, str(item.target.get(cluster, 0)), note,
-                          style=style)  # fmt: skip
+            cells = (workload if first else "", cluster, str(now), change, str(item.target.get(cluster, 0)), note)
+            table.add_row(*map(Text, cells), style=style)
             first = False
     return table
 
@@ -101,7 +101,7 @@ def render(plan: Plan, errors: tuple[str, ...] = (), *, acting: bool = False) ->
         for name in ("kind", "workload", "reason", "what"):
             table.add_column(name)
         for action in plan.actions:
-            table.add_row(action.kind, action.workload, action.reason, action.explanation)
+            table.add_row(*map(Text, (action.kind, action.workload, action.reason, action.explanation)))
         parts.append(table)
     grouped = _grouped(plan.refusals)
     if grouped:
@@ -109,7 +109,8 @@ def render(plan: Plan, errors: tuple[str, ...] = (), *, acting: bool = False) ->
         for name in ("workload", "reason", "cluster", "detail"):
             table.add_column(name)
         for (workload, reason, cluster, detail), count in grouped.items():
-            table.add_row(workload, reason, cluster, f"{detail} (x{count})" if count > 1 else detail)
+            # As Text, because what others wrote may look like rich's markup.
+            table.add_row(*map(Text, (workload, reason, cluster, f"{detail} (x{count})" if count > 1 else detail)))
         parts.append(table)
     parts.append(Text(summary(plan), "bold"))
     return Group(*parts)
@@ -180,10 +181,11 @@ def explain(plan: Plan, workload: str) -> list[str]:
     for action in (a for a in plan.actions if a.workload == workload):
         lines.append(f"does: {action.kind} {action.explanation}")
         lines.append(f"  because {action.reason}: {words(action.reason)}")
-    for refusal in refusals:
-        where = f" in {refusal.cluster}" if refusal.cluster else ""
-        lines.append(f"does not{where}: {refusal.reason}" + (f" ({refusal.detail})" if refusal.detail else ""))
-        lines.append(f"  {words(refusal.reason)}")
+    for (_, reason, cluster, detail), count in _grouped(tuple(refusals)).items():
+        where = f" in {cluster}" if cluster else ""
+        times = f" (x{count})" if count > 1 else ""
+        lines.append(f"does not{where}: {reason}" + (f" ({detail})" if detail else "") + times)
+        lines.append(f"  {words(reason)}")
     return lines
 
 

@@ -128,7 +128,8 @@ class Plant:
         self.error_ratio: dict[str, float] = {}
         self.tallies: dict[tuple[str, str, str], Tally] = {}
         self.seen_s: dict[str, float] = dict.fromkeys(clusters, start_s)
-        self._random = np.random.default_rng(seed)
+        # Users and errors have a source of their own each, so that two plants with one seed have the same users.
+        self._users, self._errors = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
         self.deployments: dict[tuple[str, str], Deployment] = {}
         for workload in services:
             for cluster in clusters:
@@ -197,7 +198,7 @@ class Plant:
             rates = {}
             for region in self.earth.regions:
                 mean = float(self.earth.demand(region, service.peak, np.array(self.now)))
-                rates[region] = max(0.0, mean * (1.0 + NOISE * float(self._random.standard_normal())))
+                rates[region] = max(0.0, mean * (1.0 + NOISE * float(self._users.standard_normal())))
                 demands[key, region] = rates[region]
             shares, over = self._route(service, rates, {c: len(p) for c, p in pods.items()})
             weight = sum(shares.values())
@@ -263,7 +264,7 @@ class Plant:
                 tally = self.tallies.setdefault((key, cluster, image), Tally())
                 requests = part * step_s
                 tally.total += requests
-                bad = float(self._random.binomial(int(requests), ratio)) if requests >= 1 else 0.0
+                bad = float(self._errors.binomial(int(requests), ratio)) if requests >= 1 else 0.0
                 tally.bad += bad
                 errors += bad / step_s if step_s else 0.0
         return errors

@@ -65,7 +65,8 @@ class SimTelemetry:
         self._slots = round(history_s / step_s)
         self._end = plant.now // step_s * step_s
         self._rows: dict[tuple[str, str, str], Floats] = {}
-        self._filling: dict[tuple[str, str, str], list[float]] = {}
+        self._filling: dict[tuple[str, str, str], float] = {}
+        self._scrapes: dict[str, int] = {}
         self._latest: dict[tuple[str, str, str], float] = {}
         self._counters: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
         times: Floats = np.asarray(self._end - np.arange(self._slots, dtype=np.float64)[::-1] * step_s)
@@ -81,8 +82,10 @@ class SimTelemetry:
         if end > self._end:
             self._roll(end)
         self._latest = {k: v for k, v in tick.served.items() if k[2] not in self._plant.down}
+        for cluster in self._plant.clusters:
+            self._scrapes[cluster] = self._scrapes.get(cluster, 0) + (cluster not in self._plant.down)
         for key, value in self._latest.items():
-            self._filling.setdefault(key, []).append(value)
+            self._filling[key] = self._filling.get(key, 0.0) + value
         for (workload, cluster, image), tally in self._plant.tallies.items():
             if cluster not in self._plant.down:
                 line = self._counters.setdefault((workload, cluster, image), [])
@@ -96,10 +99,11 @@ class SimTelemetry:
         for key in {*self._rows, *self._filling}:
             row = self._rows.get(key)
             old = row if row is not None else np.full(self._slots, np.nan)
-            values = self._filling.get(key)
-            fresh = float(np.mean(values)) if values else np.nan
+            # A counter that stands still is scraped all the same: zero where its cluster was up, else a gap.
+            scrapes = self._scrapes.get(key[2], 0)
+            fresh = self._filling.get(key, 0.0) / scrapes if scrapes else np.nan
             self._rows[key] = np.concatenate([old[shift:], np.full(shift - 1, np.nan), [fresh]])
-        self._filling = {}
+        self._filling, self._scrapes = {}, {}
 
     def _views(self) -> dict[str, View]:
         plant = self._plant

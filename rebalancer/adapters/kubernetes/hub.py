@@ -72,7 +72,7 @@ class KubernetesHub:
                     raise ClusterError(
                         "not-found",
                         f"hub: it does not know {resource.plural}.{GROUP}; "
-                        "apply the CustomResourceDefinitions that `rebalancer install` renders",
+                        "apply the CustomResourceDefinitions that `rebalancer install crds` renders",
                     ) from error
                 raise
         return found

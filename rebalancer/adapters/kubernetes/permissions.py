@@ -88,7 +88,7 @@ def _check(client: ClusterClient, rights: Sequence[Right], until: float) -> tupl
     findings = [Finding(client.name, "reachable", True, client.version(until))]
     for right in rights:
         allowed = _allowed(client, right, until)
-        detail = "" if allowed else f"{right.without}; apply the ClusterRole that `rebalancer install` renders"
+        detail = "" if allowed else f"{right.without}; apply the ClusterRole that `rebalancer install rbac` renders"
         findings.append(Finding(client.name, right.words, allowed, detail))
     return tuple(findings)
 

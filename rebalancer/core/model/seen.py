@@ -93,7 +93,6 @@ class Cluster:
     reserve_ratio: float = 0.05
     taints: tuple[Taint, ...] = ()
     spot: bool = False
-    edge: bool = False
     drain: bool = False
     paused: bool = False
 

@@ -57,15 +57,8 @@ def planning(
     steps, step_items = _within_budgets(drafts, ground, solution, items)
     workloads = {}
     for workload, draft in drafts.items():
-        placed = steps.items[workload]
-        _shortfall(draft, placed)
-        scaling, adds, cuts = act.scale(draft, placed.replicas)
-        kept = _guard(draft, scaling, planned[workload], ground)
-        # Moves begin from the numbers that the scaling of the same cycle leaves.
-        base = {**draft.now, **{s.cluster: s.replicas for a in scaling if a in kept for s in a.steps
-                                if isinstance(s, SetReplicas)}}  # fmt: skip
-        moving = act.exchange(draft, step_items[workload], ground, base, adds, cuts)
-        kept = planned[workload] = _guard(draft, moving, kept, ground)
+        kept = _changes(draft, steps.items[workload], step_items[workload], planned[workload], ground)
+        planned[workload] = kept
         workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
         refusals += _refusals(draft)
     # The fleet's own picture is that of the least patient policy.
@@ -88,6 +81,19 @@ def planning(
         recommendations={w: d.recommendations for w, d in drafts.items()},
         capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
     )
+
+
+def _changes(
+    draft: Draft, placed: placement.Placed, given: placement.Item, flying: list[Action], ground: Ground
+) -> list[Action]:
+    """What the guardrails let through of scaling and moves, after what the moves in flight need."""
+    _shortfall(draft, placed)
+    scaling, adds, cuts = act.scale(draft, placed.replicas)
+    kept = _guard(draft, scaling, flying, ground)
+    # Moves begin from the numbers that the scaling of the same cycle leaves.
+    scaled = {s.cluster: s.replicas for a in scaling if a in kept for s in a.steps if isinstance(s, SetReplicas)}
+    moving = act.exchange(draft, given, ground, {**draft.now, **scaled}, adds, cuts)
+    return _guard(draft, moving, kept, ground)
 
 
 def _owned(snapshot: Snapshot, workload: str, policy: Policy) -> Refusal | None:
