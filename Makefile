@@ -31,10 +31,10 @@ stack: $(STAMP)  ## builds the real Kubernetes, Prometheus and Thanos for the te
 	$(BIN)/python -m tests.stack.build
 
 contract: $(STAMP)
-	$(BIN)/pytest tests/contract -p no:xdist
+	$(BIN)/pytest tests/contract -n 2 --dist loadgroup
 
 scenarios: $(STAMP)
-	$(BIN)/pytest tests/scenarios -p no:xdist
+	$(BIN)/pytest tests/scenarios -n 2 --dist loadgroup
 
 test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, and one line says so
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.stack.build; \
@@ -45,7 +45,8 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit -n 2
-	$(BIN)/pytest tests/contract tests/scenarios -p no:xdist
+	$(BIN)/pytest tests/contract -n 2 --dist loadgroup --reruns 1
+	$(BIN)/pytest tests/scenarios -n 2 --dist loadgroup --reruns 1
 
 generate: $(STAMP)  ## rules and dashboards from their code
 	$(BIN)/python -m rules

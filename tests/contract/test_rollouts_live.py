@@ -22,7 +22,7 @@ from tests.stack.api import Api, ApiError, deployment, path_of
 from tests.stack.fixtures import control_planes, stack_kubernetes  # noqa: F401  # fixtures by name
 from tests.stack.fleet import Fleet
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 NAME = "rollouts-live"
 OLD, NEW = "registry.example/app:v1", "registry.example/app:v2"

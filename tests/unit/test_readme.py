@@ -353,10 +353,9 @@ def _numbers_of_facts(lines: list[str]) -> list[float]:
     return [float(found[0].replace(",", "")) for line in facts if (found := re.search(r"[\d,.]+(?=%| ms|$)", line))]
 
 
-def test_the_demo_tells_what_the_readme_shows(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_demo_tells_what_the_readme_shows(tmp_path: Path) -> None:
     """The same story at the same times; counts may differ a little after a change of the planner."""
-    if "not slow" in request.config.getoption("markexpr"):
-        pytest.skip("runs the whole demo")
     how = "run `python -m tests.unit.test_readme --demo` and look at the difference"
     shown, now = (t.strip().removeprefix("```text\n").removesuffix("```").splitlines()
                   for t in (block("demo"), told(tmp_path)))  # fmt: skip

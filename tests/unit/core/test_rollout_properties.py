@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from rebalancer.core.rollout.decision import Action, EnsureCanary, SetTemplate
 from rebalancer.core.rollout.model import RESTING, SHARING, Request, Verb
 from rebalancer.core.rollout.revision import revision_of
 from tests.unit.core.test_rollout_plant import NEW, R_NEW, R_OLD, Plant, Site, Traffic, spec
+
+pytestmark = pytest.mark.slow
 
 FAULTS = (
     "none",
