@@ -276,11 +276,12 @@ class Cycle:
             data = {"plan": plan.id, "reason": action.reason, "outcome": outcome.kind, "source": action.source,
                     "target": action.target, "replicas": action.replicas}  # fmt: skip
             await self.ports.journal.write(now, action.kind, action.workload, text, data)
-            cluster = action.target or last.step.cluster
-            await self.ports.notifier.event(
-                action.workload, cluster, _camel(action.reason), f"{text}. {words(action.reason)}",
-                warning=not outcome.ok, at_s=now,
-            )  # fmt: skip
+            # Both ends of a move are told: where replicas come, and where they go.
+            for cluster in dict.fromkeys(c for c in (action.target or last.step.cluster, action.source) if c):
+                await self.ports.notifier.event(
+                    action.workload, cluster, _camel(action.reason), f"{text}. {words(action.reason)}",
+                    warning=not outcome.ok, at_s=now,
+                )  # fmt: skip
 
 
 def _camel(reason: str) -> str:

@@ -97,24 +97,31 @@ def html(world: Earth, story: Story) -> str:
         "replicas left where they were": [sum(t.failed.values()) for t in left],
     }
     places = {r.name: (r.latitude, r.longitude) for r in world.regions.values()}
-    maps = []
-    for hour in (3, 9, 15, 21):
-        tick = min(story.ticks, key=lambda t: abs(_hour(t.at_s) - hour))
-        here = {r: sum(tick.ready[s, r] for s in SERVICES) for r in regions}
-        wanted = {r: sum(tick.demand[s, r] for s in SERVICES) for r in regions}
-        maps.append(svg.world(places, here, wanted, f"{hour:02d}:00 UTC: rings are demand, discs are replicas"))
+    moments = [min(story.ticks, key=lambda t: abs(_hour(t.at_s) - h)) for h in (3, 9, 15, 21)]
+    here = [{r: sum(t.ready[s, r] for s in SERVICES) for r in regions} for t in moments]
+    wanted = [{r: sum(t.demand[s, r] for s in SERVICES) for r in regions} for t in moments]
+    scale = (max(max(h.values()) for h in here), max(max(w.values()) for w in wanted))
+    maps = [
+        svg.world(places, h, w, scale, f"{_hhmm(t.at_s)} UTC: orange rings are demand, blue discs replicas")
+        for t, h, w in zip(moments, here, wanted, strict=True)
+    ]
     rows = [(_hhmm(r.at_s), a.kind, a.workload, a.reason, a.explanation) for r in story.reports for a in r.plan.actions]
     sources = "".join(f"<li>{escape(name)}: {escape(text)}</li>" for name, text in world.sources.items())
     body = (
         "<h1>A day of a fleet</h1><p class='soft'>Two services, eight clusters, one simulated day. The same core plans "
-        "here as on real clusters; only clock, metrics and clusters are simulated.</p>"
+        "here as on real clusters; only clock, metrics and clusters are simulated. <i>Left alone</i> is the same day "
+        "with the replicas where and as many as they were at midnight, on the two clusters of the first year. Latency "
+        "is the network's round trip with what losses add, weighted by traffic. Numbers on the red lines refer to the "
+        "table <i>What happened</i>.</p>"
         + cards(facts(story))
         + "<h2>The sun moves and replicas follow</h2>" + f"<div class='maps'>{''.join(maps)}</div>"
         + "<h2>Demand by region, requests/s</h2>" + svg.stacked(hours, demand, "requests/s")
         + "<h2>Ready replicas by cluster</h2>" + svg.stacked(hours, replicas, "replicas", marks)
         + "<h2>Traffic-weighted latency of shop/api</h2>" + svg.lines(hours, latency, "ms", marks)
         + "<h2>Failed requests per second</h2>" + svg.lines(hours, failed, "requests/s", marks)
-        + "<h2>What happened</h2>" + table(("UTC", "what"), [(_hhmm(t), x) for t, x in story.told])
+        + "<h2>What happened</h2>" + table(
+            ("", "UTC", "what"), [(str(n), _hhmm(t), x) for n, (t, x) in enumerate(story.told, 1)]
+        )
         + f"<h2>Every action, with its reason ({len(rows)})</h2>"
         + table(("UTC", "kind", "workload", "reason", "explanation"), rows)
         + f"<h2>Sources</h2><ul class='soft'>{sources}</ul>"

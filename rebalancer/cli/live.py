@@ -92,16 +92,24 @@ async def _explain(live: Live, workload: str) -> int:
 async def _check(live: Live) -> int:
     world = await _open(live)
     try:
-        rights, metrics = await asyncio.gather(world.actuator.check(), world.telemetry.check(world.policies()))
+        rights, metrics, hub = await asyncio.gather(
+            world.actuator.check(), world.telemetry.check(world.policies()), world.check_hub()
+        )
     finally:
         await world.close()
     bad = 0
     for one in metrics:
         bad += one.state != "ok"
         _finding(MARKS[one.state], f"{one.what} {one.name}", one.sentence, one.degrades, one.next_step)
-    for right in rights:
+    for right in (*hub, *rights):
         bad += not right.ok
-        _finding("ok" if right.ok else "MISSING", f"cluster {right.cluster}", right.what, "", right.detail)
+        _finding(
+            "ok" if right.ok else "MISSING",
+            "hub" if right.cluster == "hub" else f"cluster {right.cluster}",
+            right.what,
+            "",
+            right.detail,
+        )
     print("everything is in place" if not bad else f"{bad} findings; the rest is ok")
     unusable = any(f.state == "missing" and f.what == "backend" for f in metrics)
     return 1 if unusable else 3 if bad else 0

@@ -6,16 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 240, 56, 12, 12, 26
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 256, 56, 24, 30, 26
 PALETTE = ("#2f6fde", "#e07b39", "#3a9d5d", "#b3489b", "#c9a227", "#5b8f9e", "#d1495b", "#7b6fd0")
 
 
 def _nice(top: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
+    """The next round number that four grid lines divide well."""
     if not math.isfinite(top) or top <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(top))
-    return next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= top * (1 - 1e-9))
+    return next(
+        f * power for f in (1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 5.0, 6.0, 8.0, 10.0) if f * power >= top * (1 - 1e-9)
+    )
 
 
 class _Frame:
@@ -49,7 +51,9 @@ class _Frame:
                 f'<text x="{self.x(hour):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{hour:02d}:00</text>'
             )  # fmt: skip
             hour += step
-        parts.append(f'<text x="4" y="{TOP + 2}">{escape(unit)}</text>')
+        parts.append(
+            f'<text x="4" y="13">{escape(unit)}</text><text x="{WIDTH - 4}" y="13" text-anchor="end">hours UTC</text>'
+        )
         return "".join(parts)
 
 
@@ -61,11 +65,20 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def _marks(frame: _Frame, marks: Sequence[tuple[float, str]]) -> str:
+    """Numbered lines; those of one moment share a line and its numbers, counted from 1 in the order given."""
+    places: dict[int, list[int]] = {}
+    for number, (hour, _) in enumerate(marks, 1):
+        places.setdefault(round(frame.x(hour)), []).append(number)
     return "".join(
-        f'<line class="mark" x1="{frame.x(h):.1f}" x2="{frame.x(h):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
-        f"<title>{escape(text)}</title></line>"
-        for h, text in marks
+        f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
+        f"<title>{escape('; '.join(marks[n - 1][1] for n in numbers))}</title></line>"
+        f'<text x="{x}" y="{TOP - 4}" text-anchor="middle">{_range(numbers)}</text>'
+        for x, numbers in places.items()
     )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
 def lines(
@@ -113,14 +126,19 @@ def stacked(
 
 
 def world(
-    places: Mapping[str, tuple[float, float]], replicas: Mapping[str, int], demand: Mapping[str, float], title: str
+    places: Mapping[str, tuple[float, float]],
+    replicas: Mapping[str, int],
+    demand: Mapping[str, float],
+    scale: tuple[int, float],
+    title: str,
 ) -> str:
-    """Draws a small world: a ring for the demand of a region, a disc for its replicas.
+    """Draws a small world: a ring for the demand of a region, a disc for its replicas, both by area.
 
     Args:
         places: region -> (latitude, longitude).
         replicas: region -> replicas.
-        demand: region -> demand, any unit.
+        demand: region -> demand, requests/s.
+        scale: replicas of the largest disc and demand of the largest ring, the same for pictures to be compared.
         title: caption.
     """
     width, height = 420, 190
@@ -128,16 +146,17 @@ def world(
     for line in range(-60, 90, 30):
         y = height * (80 - line) / 140
         body.append(f'<line class="grid" x1="0" x2="{width}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    most = max(demand.values(), default=1.0) or 1.0
-    top = max(replicas.values(), default=1) or 1
+    top, most = scale[0] or 1, scale[1] or 1.0
     for region, (latitude, longitude) in places.items():
         x, y = width * (longitude + 180) / 360, height * (80 - latitude) / 140
         ring = 26 * math.sqrt(demand.get(region, 0.0) / most)
         disc = 22 * math.sqrt(replicas.get(region, 0) / top)
-        label = f"{region}: {replicas.get(region, 0)} replicas, demand {demand.get(region, 0.0):.0f}"
+        label = f"{region}: {replicas.get(region, 0)} replicas, {demand.get(region, 0.0):.0f} requests/s"
         body.append(
             f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="{ring:.1f}"/>'
             f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="{disc:.1f}"><title>{escape(label)}</title></circle>'
+            f'<text x="{x:.1f}" y="{y + max(ring, disc) + 10:.1f}" text-anchor="middle">{escape(region)}: '
+            f"{replicas.get(region, 0)}</text>"
         )
     return (
         f'<figure><svg viewBox="0 0 {width} {height}" role="img">{"".join(body)}</svg>'

@@ -117,6 +117,7 @@ class Service:
                 await asyncio.gather(lease, return_exceptions=True)
             await world.close()
             door.close()
+        log.info("stopped")
         return 0
 
     def _begin_lease(self, world: LiveWorld) -> asyncio.Task[None] | None:
@@ -179,8 +180,13 @@ class Service:
                 log.warning("view of %s is %s: %s", cluster, view.state, view.detail)
         for done in report.done:
             level = logging.INFO if done.outcome.ok else logging.WARNING
-            log.log(level, "%s: %s %s -> %s %s", done.action.workload, done.action.reason, done.step,
-                    done.outcome.kind, done.outcome.detail)  # fmt: skip
+            if done.outcome.ok and done.step is not done.action.steps[-1]:
+                log.debug("%s: %s", done.action.workload, done.step)
+                continue
+            text = f"{done.action.kind} ({done.action.reason}) {done.action.explanation}"
+            log.log(level, "%s: %s: %s %s", done.action.workload, text, done.outcome.kind, done.outcome.detail)
+        for action in report.withheld:
+            log.info("%s: would %s (%s) %s", action.workload, action.kind, action.reason, action.explanation)
 
     async def _tick(self) -> None:
         world = self._world
@@ -208,13 +214,13 @@ class Service:
         writes = [
             world.write_status("SchedulingPolicy", p.metadata.namespace, p.metadata.name,
                                status.of_policy(plan, key, p.metadata.generation))
-            for key, p in world.config.policies.items()
+            for key, p in world.config.policies.items() if ("SchedulingPolicy", key) in world.on_hub
         ]  # fmt: skip
         taints = dict(memory.network.taints)
         writes += [
             world.write_status("MemberCluster", "", name, status.of_cluster(
                 state, plan.sight.get(name, Sight.SUSPECT), memory.clocks[name], taints, report.at_s))
-            for name, state in report.snapshot.clusters.items()
+            for name, state in report.snapshot.clusters.items() if ("MemberCluster", name) in world.on_hub
         ]  # fmt: skip
         for outcome in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(outcome, RebalancerError):

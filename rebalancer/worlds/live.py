@@ -17,6 +17,7 @@ from rebalancer.adapters.kubernetes.clients import Clients, ClusterClient, hub_c
 from rebalancer.adapters.kubernetes.events import KubernetesNotifier
 from rebalancer.adapters.kubernetes.hub import KubernetesHub, read_clocks
 from rebalancer.adapters.kubernetes.kubeconfigs import check_files
+from rebalancer.adapters.kubernetes.permissions import Finding
 from rebalancer.adapters.kubernetes.rollouts import HubRollouts, KubernetesRollouts
 from rebalancer.adapters.telemetry.view import MetricsTelemetry
 from rebalancer.api.base import API_VERSION
@@ -136,6 +137,7 @@ class LiveWorld:
         self.cycle = Cycle(ports, sorted(config.clusters), settings_of(live.spec), memory)
         self._owned: frozenset[str] = frozenset()
         self._ticked = False
+        self.on_hub: frozenset[tuple[str, str]] = frozenset()
         self._hub_rollouts = HubRollouts(hub.api) if hub is not None else None
         self._memory_rollouts = MemoryStore([r.to_spec() for r in config.rollouts.values()])
         store: RolloutStore = self._hub_rollouts or self._memory_rollouts
@@ -155,6 +157,7 @@ class LiveWorld:
         except RebalancerError as error:
             self.problems = [str(error)]
             return
+        self.on_hub = _names(raw)
         config, self.problems = cfg.load_each([*self.live.documents, *cfg.from_hub(raw)])
         if set(config.clusters) != set(self.config.clusters):
             self.problems.append("the list of MemberClusters changed; restart the controller to take it over")
@@ -177,6 +180,10 @@ class LiveWorld:
             for p in self.config.propagation.values()
             if p.selects(namespace, name, labels)
         )
+
+    async def check_hub(self) -> tuple[Finding, ...]:
+        """What `rebalancer check` says of the hub; nothing where there is none."""
+        return await self.hub.check() if self.hub is not None else ()
 
     async def demand_usable(self) -> None:
         """Looks at the metrics backends once, before anything runs.
@@ -249,6 +256,16 @@ class LiveWorld:
         await self.telemetry.close()
         self.journal.close()
         await asyncio.to_thread(self.clients.close)
+
+
+def _names(raw: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str]]:
+    """(kind, name or `namespace/name`) of the hub's objects: only these have a status to write."""
+    found = set()
+    for one in raw:
+        meta = one.get("metadata", {})
+        space = "" if one.get("kind") == "MemberCluster" else f"{meta.get('namespace', '')}/"
+        found.add((str(one.get("kind")), f"{space}{meta.get('name', '')}"))
+    return frozenset(found)
 
 
 async def open_world(live: Live, may_act: Callable[[], bool], counts: Counts | None = None) -> LiveWorld:

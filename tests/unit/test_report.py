@@ -143,7 +143,7 @@ def test_pages_escape_what_others_wrote() -> None:
         + cards(((EVIL, EVIL),))
         + svg.lines([0, 1], {EVIL: [1, math.nan]}, EVIL, [(0.5, EVIL)])
         + svg.stacked([0, 1], {EVIL: [1, 2]}, EVIL, [(0.5, EVIL)])
-        + svg.world({EVIL: (1.0, 2.0)}, {EVIL: 1}, {EVIL: 1.0}, EVIL)
+        + svg.world({EVIL: (1.0, 2.0)}, {EVIL: 1}, {EVIL: 1.0}, (1, 1.0), EVIL)
     )
     whole = page(EVIL, body)
     assert "<script" not in whole
