@@ -102,7 +102,12 @@ def load_targets(path: Path) -> list[Target]:
 
 def _read_group(path: Path, node: yaml.Node) -> list[Target]:
     line = node.start_mark.line + 1
-    group = yaml.SafeLoader("").construct_document(node)
+    try:
+        group = yaml.SafeLoader("").construct_document(node)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise TargetError(
+            f"{path}:{line}: not a group of targets: {' '.join(str(error).split())}; put texts in quotes."
+        ) from None
     if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
         raise TargetError(f"{path}:{line}: targets: a list of `host:port` is missing; add it.")
     labels = group.get("labels", {})

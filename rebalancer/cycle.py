@@ -206,6 +206,7 @@ class Cycle:
         network = network or NetworkAnswer(LatencyMap())
         fleet = fleet or FleetState({}, {}, {})
         errors += [*demand.errors, *network.errors, *fleet.problems]
+        errors += [f"cluster {n}: {s.error}" for n, s in fleet.clusters.items() if s.error]
         return demand, network, fleet, errors
 
     def _assemble(

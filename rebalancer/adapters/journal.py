@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from rebalancer.errors import RebalancerError
+
 KEEP_ROWS = 100_000
 TIMEOUT_S = 2.0
 
@@ -22,6 +24,19 @@ class SqliteJournal:
         self._path = path
         self._thread = ThreadPoolExecutor(1, "journal")
         self._connection: sqlite3.Connection | None = None
+
+    async def check(self) -> None:
+        """Opens the file, so that a wrong path is found at the start.
+
+        Raises:
+            RebalancerError: it can't be opened.
+        """
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        except sqlite3.Error as error:
+            raise RebalancerError(
+                f"spec.journal: {self._path} can't be opened: {error}; name a file in a folder that can be written"
+            ) from None
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -46,7 +61,9 @@ class SqliteJournal:
         row = (at_s, kind, workload, text, json.dumps(data, sort_keys=True, default=str))
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._append, row)
+            self.error = ""
         except sqlite3.Error as error:
+            self._connection = None  # opened anew next time: the disk may have room again
             self.failures += 1
             self.error = f"{self._path}: the journal can't be written: {error}; free space or name another file"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 from urllib.parse import urlsplit
+from zoneinfo import available_timezones
 
 from pydantic import Field, field_validator
 
 from rebalancer.api.base import API_VERSION, Duration, Metadata, Model, Name
+
+CRON_BOUNDS = (("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12))
 
 
 class BackendSpec(Model):
@@ -24,7 +28,11 @@ class BackendSpec(Model):
     @classmethod
     def _http(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            usable = False
+        if parts.scheme not in ("http", "https") or not usable or any(c.isspace() for c in value):
             raise ValueError("must be an http or https URL, for example http://thanos-query:9090")
         return value.rstrip("/")
 
@@ -54,6 +62,13 @@ class CycleSpec(Model):
     time_zone: str = "UTC"
     deadline: Duration = Field(default=45.0, ge=1, le=3600)
 
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError("is no IANA time zone, for example UTC or Europe/Berlin")
+        return value
+
     @field_validator("cron")
     @classmethod
     def _five_fields(cls, value: list[str]) -> list[str]:
@@ -63,6 +78,9 @@ class CycleSpec(Model):
                 raise ValueError(f"{entry!r} has {len(fields)} fields; a cron entry has 5, for example 0 3 * * mon")
             if any(c.isdigit() for c in fields[4]):
                 raise ValueError(f"{entry!r}: name weekdays (mon, tue-fri), because their numbers are not agreed on")
+            for field, (name, low, high) in zip(fields, CRON_BOUNDS, strict=False):
+                if any(not low <= int(n) <= high for n in re.findall(r"\d+", field.partition("/")[0])):
+                    raise ValueError(f"{entry!r}: the {name} {field} is out of {low} to {high}")
             if fields[2] != "*" and fields[4] != "*":
                 raise ValueError(
                     f"{entry!r}: set the day of the month or the weekday, not both: cron means or, not and"
@@ -104,6 +122,13 @@ class RebalancerConfigSpec(Model):
     rollouts: RolloutTickSpec = RolloutTickSpec()
     listen: str = Field(default="127.0.0.1:8085", pattern=r"^[^:]+:\d{1,5}$")
     journal: str = ""
+
+    @field_validator("listen")
+    @classmethod
+    def _port(cls, value: str) -> str:
+        if int(value.rpartition(":")[2]) > 65535:
+            raise ValueError("has a port above 65535; use host:port, for example 0.0.0.0:8085")
+        return value
 
 
 class RebalancerConfig(Model):

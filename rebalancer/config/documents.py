@@ -112,6 +112,8 @@ def parse(text: str, where: str) -> list[Document]:
         line = f":{mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         raise ConfigError([f"{where}{line}: not valid YAML: {problem}; check indentation and quotes there"]) from None
+    except RecursionError:
+        raise ConfigError([f"{where}: nested too deeply to be read; write the fields of the kinds only"]) from None
     finally:
         if loader is not None:
             loader.dispose()

@@ -35,6 +35,8 @@ FOLLOW_RATIO = 0.1
 FOLLOW_AFTER_S = 120.0
 """Longest rate window that request counters are usually read with: after it, no traffic means no traffic."""
 FOLLOW_BLOCK_S = 3600.0
+SKEW_S = 60.0
+"""How far two clocks may differ."""
 NOT_FOLLOWED = "traffic-did-not-follow"
 
 
@@ -59,6 +61,7 @@ class Scene:
         placements: cluster -> placement.
         sight, views: by cluster.
         untouchable: clusters where nothing may be written, for example paused ones.
+        forbidden: clusters that the workload has to leave.
     """
 
     policy: Policy
@@ -67,6 +70,7 @@ class Scene:
     sight: Mapping[str, Sight]
     views: Mapping[str, View]
     untouchable: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
 
 
 def records(placements: Mapping[str, Placement]) -> dict[str, MoveRecord]:
@@ -83,6 +87,11 @@ def records(placements: Mapping[str, Placement]) -> dict[str, MoveRecord]:
 def ended(placements: Mapping[str, Placement]) -> dict[str, Moved]:
     """Returns the ended moves by id, from whatever object remembers them."""
     return {m.id: m for p in placements.values() for m in p.moved}
+
+
+def _recent(moved: Moved, now: float, span_s: float) -> bool:
+    """Whether a move ended within the span; a time further ahead than clocks differ was not written by us."""
+    return -SKEW_S <= now - moved.ended_s < span_s
 
 
 def effective(placements: Mapping[str, Placement]) -> dict[str, int]:
@@ -109,7 +118,7 @@ def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float)
     total = sum(p.wanted for p in placements.values())
     some = policy.max_moves_per_hour != 0 and resolve_count(policy.max_moves_per_hour, 1_000_000) > 0
     allowed = resolve_count(policy.max_moves_per_hour, total, at_least=1 if some else 0)
-    used = sum(m.replicas for m in ended(placements).values() if now - m.ended_s < HOUR_S)
+    used = sum(m.replicas for m in ended(placements).values() if _recent(m, now, HOUR_S))
     used += sum(r.replicas for r in records(placements).values())
     return max(0, allowed - used)
 
@@ -117,7 +126,7 @@ def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float)
 def cooling(placements: Mapping[str, Placement], source: str, target: str, now: float, settings: MoveSettings) -> bool:
     """Says whether the reverse of a move from `source` to `target` ended too short a time ago."""
     return any(
-        m.source == target and m.target == source and now - m.ended_s < settings.cool_down_s
+        m.source == target and m.target == source and _recent(m, now, settings.cool_down_s)
         for m in ended(placements).values()
     )
 
@@ -125,14 +134,14 @@ def cooling(placements: Mapping[str, Placement], source: str, target: str, now: 
 def timed_out(placements: Mapping[str, Placement], source: str, target: str, now: float) -> bool:
     """Says whether the same move ended within the last hour because its new replicas did not become ready."""
     return any(
-        m.outcome == "timed-out" and (m.source, m.target) == (source, target) and now - m.ended_s < FOLLOW_BLOCK_S
+        m.outcome == "timed-out" and (m.source, m.target) == (source, target) and _recent(m, now, FOLLOW_BLOCK_S)
         for m in ended(placements).values()
     )
 
 
 def not_followed(placements: Mapping[str, Placement], now: float) -> Moved | None:
     """Returns the newest move of the last hour whose new replicas got no traffic, if there is one."""
-    found = [m for m in ended(placements).values() if m.outcome == "not-followed" and now - m.ended_s < FOLLOW_BLOCK_S]
+    found = [m for m in ended(placements).values() if m.outcome == "not-followed" and _recent(m, now, FOLLOW_BLOCK_S)]
     return max(found, key=lambda m: m.ended_s, default=None)
 
 
@@ -187,6 +196,9 @@ def advance(record: MoveRecord, scene: Scene, now: float, settings: MoveSettings
     workload = next(iter(scene.placements.values())).workload
     name = f"{record.replicas} replica(s) {record.source} -> {record.target}"
     for cluster, placement in ((record.source, source), (record.target, target)):
+        if cluster not in scene.sight:
+            return _action(record, workload, _end(record, scene, now, "cancelled"), "move-cancelled",
+                           f"{name}: no MemberCluster is called {cluster} any more")  # fmt: skip
         if scene.sight.get(cluster) is not Sight.READY or cluster in scene.untouchable:
             reason = "cluster-suspect" if scene.sight.get(cluster) is not Sight.LOST else "cluster-lost"
             return Refusal(workload, reason, cluster, f"the move of {name} waits")
@@ -202,6 +214,9 @@ def advance(record: MoveRecord, scene: Scene, now: float, settings: MoveSettings
                        f"{name}: somebody else set {source.wanted} in {record.source}, "
                        f"{target.wanted} in {record.target}")  # fmt: skip
     if target.wanted == record.target_before:
+        if record.target in scene.forbidden:
+            return _action(record, workload, _end(record, scene, now, "cancelled"), "move-cancelled",
+                           f"{name}: the workload may not stand in {record.target} any more")  # fmt: skip
         if now >= record.deadline_s:
             outcome = "not-followed" if record.reason == NOT_FOLLOWED else "timed-out"
             return _action(record, workload, _end(record, scene, now, outcome), "move-timed-out",
@@ -230,12 +245,13 @@ def _wait_or_cut(
     policy = scene.policy
     ready = target.ready_for(policy.min_ready_s, now)
     blind = [c for c in (record.source, record.target) if not scene.views[c].complete]
-    if record.reason == NOT_FOLLOWED or (ready < goal_target and now >= record.deadline_s):
+    forbidden = record.target in scene.forbidden
+    if forbidden or record.reason == NOT_FOLLOWED or (ready < goal_target and now >= record.deadline_s):
         if blind:
             return Refusal(target.workload, "view-partial", blind[0], f"the undoing of {name} waits for its metrics")
         undo: tuple[Step, ...] = (SetReplicas(record.target, goal_target, record.target_before),)
-        outcome = "not-followed" if record.reason == NOT_FOLLOWED else "timed-out"
-        reason = "move-cancelled" if outcome == "not-followed" else "move-timed-out"
+        outcome = "cancelled" if forbidden else "not-followed" if record.reason == NOT_FOLLOWED else "timed-out"
+        reason = "move-timed-out" if outcome == "timed-out" else "move-cancelled"
         return _action(record, target.workload, undo + _end(record, scene, now, outcome), reason,
                        f"{name}: {ready} of {goal_target} ready; the source stays")  # fmt: skip
     if ready < goal_target:
@@ -246,7 +262,8 @@ def _wait_or_cut(
     if policy.demand.query and (isinstance(scene.demand, Unknown) or not math.isfinite(scene.demand.total)):
         return Refusal(target.workload, "demand-unknown", record.target, f"the cut of {name} waits for its requests")
     all_ready_s = now - target.ready_since_s[goal_target - 1]
-    followed = follows(scene, record.target)
+    # A replica that has to leave leaves, whether or not users prefer the place it goes to.
+    followed = None if record.source in scene.forbidden else follows(scene, record.target)
     if all_ready_s < policy.drain_wait_s or (followed is False and all_ready_s < settings.follow_after_s):
         return Refusal(target.workload, "move-in-flight", record.source,
                        f"{name}: ready, sessions drain and traffic is awaited")  # fmt: skip

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rebalancer.core.model import Plan, Refusal, WorkloadPlan
+from rebalancer.core.model import Plan, Refusal, Sight, WorkloadPlan
 from rebalancer.core.reasons import REASONS, words
 
 
@@ -41,8 +41,11 @@ def exit_code(plan: Plan) -> int:
     """0 nothing to do, 2 something to do, 3 nothing to do because something is not seen or refused."""
     if plan.actions:
         return 2
-    blocked = any(not v.complete for v in plan.views.values()) or any(
-        r.reason not in ("stabilising", "gain-too-small", "at-min") for r in plan.refusals
+    unseen = any(s is not Sight.READY for s in plan.sight.values())
+    blocked = (
+        unseen
+        or any(not v.complete for v in plan.views.values())
+        or any(r.reason not in ("stabilising", "gain-too-small", "at-min") for r in plan.refusals)
     )
     return 3 if blocked else 0
 

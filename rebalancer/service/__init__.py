@@ -51,6 +51,7 @@ class Service:
         self._started_s = 0.0
         self._failure = ""
         self._told: dict[str, str] = {}
+        self._once: dict[str, str] = {}
 
     def _leading(self) -> bool:
         return self._lease is None or self._lease.is_leader()
@@ -84,6 +85,7 @@ class Service:
         door = Door(self._live.spec.listen, self._exporter, self.health)
         self._world = world = await open_world(self._live, self._may_act, self._count)
         try:
+            await world.journal.check()
             await world.demand_usable()
         except RebalancerError:
             await world.close()
@@ -170,7 +172,17 @@ class Service:
             measures.of_cycle(self._exporter, report, world.policies())
             self._tell(world, report)
 
+    def _changed(self, what: str, sentence: str) -> None:
+        """Tells a standing problem once, and again when it changes or ends."""
+        if self._once.get(what, "") != sentence:
+            self._once[what] = sentence
+            log.warning("%s: %s", what, sentence or "works again")
+
     def _tell(self, world: LiveWorld, report: CycleReport) -> None:
+        self._changed("journal", world.journal.error)
+        if self._lease is not None:
+            waits = "" if self._leading() else self._lease.problem or "another controller holds it"
+            self._changed("lease", waits)
         seconds = sum(report.durations_s.values())
         log.info("cycle %s in %.2f s: %s", report.outcome, seconds, summary(report.plan))
         for line in (*world.problems, *report.errors):

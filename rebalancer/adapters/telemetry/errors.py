@@ -40,7 +40,7 @@ def timeout(url: str, seconds: float) -> AnswerError:
     """The total deadline passed."""
     return AnswerError(
         "timeout",
-        f"{public(url)} gave no whole answer within {seconds:.3g} s; "
+        f"{public(url)} gave no whole answer within {round(seconds, 1):g} s; "
         "raise timeout of the backend, or make the query cheaper with a recording rule.",
     )
 

@@ -66,7 +66,8 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, mem
     sights = {c: ground.sight_of(c, policy.lost_after_s) for c in snapshot.clusters}
     paused = frozenset(c for c, s in snapshot.clusters.items() if s.cluster.paused)
     demand = snapshot.demand.get(workload, Unknown("demand-unknown"))
-    scene = moves.Scene(policy, placements, demand, sights, snapshot.views, paused)
+    forbidden = frozenset(c for c in placements if c in snapshot.clusters and _must_leave(workload, policy, ground, c))
+    scene = moves.Scene(policy, placements, demand, sights, snapshot.views, paused, forbidden)
     lost = {c for c in placements if sights[c] is Sight.LOST}
     now = moves.effective({c: p for c, p in placements.items() if c not in lost})
     current = sum(now.values())
@@ -192,7 +193,7 @@ def _clusters(draft: Draft, ground: Ground) -> None:
             draft.barred.setdefault(cluster, "move-in-flight")
         elif reason in ("cluster-suspect", "paused", "view-partial"):
             draft.frozen.add(cluster)
-        elif must := _must_leave(draft, ground, cluster):
+        elif must := _must_leave(draft.workload, draft.policy, ground, cluster):
             draft.leave[cluster] = must
         elif reason == "room-unknown":
             draft.frozen.add(cluster)
@@ -211,7 +212,7 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
         return "view-partial"
     if isinstance(ground.rooms[cluster], Unknown):
         return "room-unknown"
-    if must := _must_leave(draft, ground, cluster):
+    if must := _must_leave(draft.workload, draft.policy, ground, cluster):
         return must
     if not sight.trusted_again(
         ground.clocks[cluster], policy.lost_after_s, policy.failback_after_s, ground.snapshot.at_s
@@ -222,10 +223,10 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
     return ""
 
 
-def _must_leave(draft: Draft, ground: Ground, cluster: str) -> str:
+def _must_leave(workload: str, policy: Policy, ground: Ground, cluster: str) -> str:
     """Why the replicas of a cluster have to go; empty if they may stay."""
-    policy, declared = draft.policy, ground.cluster(cluster)
-    allowed = ground.snapshot.allowed.get(draft.workload)
+    declared = ground.cluster(cluster)
+    allowed = ground.snapshot.allowed.get(workload)
     if allowed is not None and cluster not in allowed:
         return "residency"
     if any(declared.labels.get(k) != v for k, v in policy.residency_labels.items()):

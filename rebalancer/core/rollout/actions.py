@@ -70,7 +70,9 @@ def _promote(spec: Spec, status: Status, seen: ClusterSeen, stable: StableSeen, 
 def _roll_back(status: Status, seen: ClusterSeen, cluster: ClusterStatus) -> list[Action]:
     """Before promotion the canary goes; after it the promoted template comes back first, then the canary goes."""
     stable = seen.stable
-    if not status.restore or stable is None or not cluster.stable:
+    # Somebody may have unpaused the Deployment by hand, and the rejected revision runs where no canary ever was.
+    touched = stable is not None and (status.restore or status.revision in stable.pods)
+    if not touched or stable is None or not cluster.stable:
         return _empty_canary(seen)
     if stable.runs_only(cluster.stable):
         return [*_pause(seen, stable), *_empty_canary(seen)]

@@ -99,7 +99,9 @@ def _look(spec: Spec, status: Status, name: str, seen: ClusterSeen, now: float) 
         found = adoptable(seen.stable)
         if seen.stable.wanted == 0 and cluster.stable:
             return cluster  # without pods the template says nothing about what ran last
-        if found and found != cluster.stable:
+        if found in status.aborted and found != cluster.stable:
+            cluster = replace(cluster, note=f"runs the rejected revision {found}; put the promoted template back")
+        elif found and found != cluster.stable:
             cluster = replace(cluster, stable=found)
         elif not found:
             cluster = replace(cluster, note=_why_not_adopted(spec, seen) if not cluster.stable else "")
@@ -162,16 +164,16 @@ def dead(status: Status, observed: Observed, now: float, grace_s: float) -> str:
 
 def settled_back(status: Status, observed: Observed) -> bool:
     """Whether a rollback is complete: no canary anywhere, and stable on its promoted revision where it was touched."""
-    for name in status.begun:
-        seen = observed.clusters.get(name)
-        if seen is None:
-            continue  # no longer declared
-        if not seen.reachable or (seen.canary is not None and seen.canary.ours):
+    for name, seen in observed.clusters.items():
+        begun = name in status.begun
+        if begun and (not seen.reachable or (seen.canary is not None and seen.canary.ours)):
             return False
-        if seen.stable is not None and status.restore:
-            cluster = status.clusters.get(name, ClusterStatus())
-            if not seen.stable.paused or not seen.stable.runs_only(cluster.stable):
-                return False
+        rejected = seen.stable is not None and status.revision in seen.stable.pods
+        cluster = status.clusters.get(name, ClusterStatus())
+        touched = bool(cluster.stable) and (rejected or (begun and status.restore))
+        stable = seen.stable
+        if touched and stable is not None and not (stable.paused and stable.runs_only(cluster.stable)):
+            return False
     return True
 
 

@@ -241,3 +241,27 @@ def test_actions_name_their_workload() -> None:
     found = step(scene(5, 3))
     assert isinstance(found, Action)
     assert found.workload == WEB
+
+
+def test_a_target_that_became_forbidden_is_taken_back_and_the_source_stays() -> None:
+    up = replace(scene(5, starting(2, NOW - 100)), forbidden=frozenset({"us-1"}))
+    assert told(step(up)) == ("move-cancelled", "us-1 5->3", "end us-1 cancelled", "end eu-1 cancelled")
+    down = replace(scene(5, 3), forbidden=frozenset({"us-1"}))
+    assert told(step(down)) == ("move-cancelled", "end us-1 cancelled", "end eu-1 cancelled")
+
+
+def test_a_replica_that_has_to_leave_leaves_even_if_no_traffic_follows() -> None:
+    quiet = demand({"us": 100.0}, {("us", "eu-1"): 100.0})
+    seen = replace(scene(5, starting(2, NOW - 1000), seen=quiet), forbidden=frozenset({"eu-1"}))
+    assert told(step(seen)) == ("finish-move", "eu-1 5->3", "end us-1 done", "end eu-1 done")
+
+
+def test_a_move_of_a_cluster_that_is_no_longer_declared_is_ended_on_what_is_left() -> None:
+    seen = scene(5, 5)
+    left = replace(seen, placements={"eu-1": seen.placements["eu-1"]}, sight={"eu-1": Sight.READY})
+    assert told(step(left)) == ("move-cancelled", "end eu-1 cancelled")
+
+
+def test_an_end_in_the_far_future_was_not_written_by_us() -> None:
+    places = scene(5, replace(placement("us-1", 3), moved=(moved("done", -86_400.0, replicas=50),))).placements
+    assert budget_left(replace(POLICY, max_moves_per_hour=10), places, NOW) == 10 - RECORD.replicas
