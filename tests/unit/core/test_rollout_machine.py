@@ -422,3 +422,18 @@ def test_a_killed_canary_deployment_is_made_again() -> None:
     r.plant.apply(DeleteCanary("a"))
     r.tick(3)
     assert r.canaries()["a"] == 1
+
+
+def test_a_rejected_revision_that_somebody_let_loose_by_hand_is_taken_back_everywhere() -> None:
+    plant = fleet()
+    r = started(plant)
+    loose = [n for n in plant.sites if n not in r.status.current][-1] if len(plant.sites) > 1 else "a"
+    # Somebody unpauses the Deployment: the unjudged revision rolls there, where no canary was planned.
+    plant.sites[loose].paused = False
+    plant.step(3.0)
+    r.traffic.errors = {R_NEW: 0.5}
+    r.until(lambda s: s.state is State.ROLLED_BACK, 200)
+    assert all(set(s.stable) == {R_OLD} for s in plant.sites.values())
+    assert all(c.stable == R_OLD for c in r.status.clusters.values())
+    r.tick(30)
+    assert all(set(s.stable) == {R_OLD} for s in plant.sites.values())
