@@ -7,12 +7,14 @@ import asyncio
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 
 from rebalancer import config as cfg
+from rebalancer.cycle import CycleReport
 from rebalancer.errors import ConfigError, RebalancerError
 from rebalancer.report import plan as report
 from rebalancer.worlds.live import Live, LiveWorld, open_world, read
@@ -42,20 +44,30 @@ async def _open(live: Live) -> LiveWorld:
     return await open_world(live, lambda: False)
 
 
-async def _plan(live: Live, output: str) -> int:
+async def _first_cycle(live: Live) -> CycleReport:
+    """One cycle that changes nothing; that nobody acts is said once by the command, not for each action.
+
+    Raises:
+        RebalancerError: no metrics backend gave a usable answer.
+    """
     world = await _open(live)
     try:
         found = await world.run_cycle()
     finally:
         await world.close()
     _unusable(found.outcome, found.errors)
-    # The plan was made to be shown: that nothing is carried out is said once, not for each action.
-    plan = report.without_observe_only(found.plan)
+    return replace(
+        found, plan=report.without_observe_only(found.plan), errors=(*world.problems, *found.errors)
+    )  # fmt: skip
+
+
+async def _plan(live: Live, output: str) -> int:
+    found = await _first_cycle(live)
     if output == "json":
-        print(report.as_json(plan, found.errors))
+        print(report.as_json(found.plan, found.errors))
     else:
-        Console(soft_wrap=not sys.stdout.isatty()).print(report.render(plan, found.errors))
-    return report.exit_code(plan)
+        Console(soft_wrap=not sys.stdout.isatty()).print(report.render(found.plan, found.errors))
+    return report.exit_code(found.plan)
 
 
 def _unusable(outcome: str, errors: Sequence[str]) -> None:
@@ -73,13 +85,7 @@ def _unusable(outcome: str, errors: Sequence[str]) -> None:
 
 
 async def _explain(live: Live, workload: str) -> int:
-    world = await _open(live)
-    try:
-        found = await world.run_cycle()
-    finally:
-        await world.close()
-    _unusable(found.outcome, found.errors)
-    plan = report.without_observe_only(found.plan)
+    plan = (await _first_cycle(live)).plan
     try:
         lines = report.explain(plan, workload)
     except KeyError:
