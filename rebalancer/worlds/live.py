@@ -193,7 +193,7 @@ class LiveWorld:
         """
         found = [f for f in await self.telemetry.check(self.policies()) if f.what == "backend"]
         if found and all(f.state == "missing" for f in found):
-            raise RebalancerError("\n".join(f"{f.sentence} {f.next_step}".strip() for f in found))
+            raise RebalancerError("\n".join(f.sentence for f in found))
 
     async def run_cycle(self) -> CycleReport:
         """Runs one cycle."""

@@ -7,10 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rebalancer import __version__
 from rebalancer.cli import main
 from rebalancer.core.reasons import REASONS
+from tests.unit.adapters.telemetry.servers import always, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = {"apiVersion": "rebalancer.dev/v1alpha1", "metadata": {"name": "one"}}
+KUBECONFIG = {
+    "apiVersion": "v1", "kind": "Config", "current-context": "x", "users": [{"name": "x", "user": {"token": "t"}}],
+    "clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:9"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+}  # fmt: skip
 
 HEAVY = ("numpy", "pandas", "kubernetes", "pydantic", "statsmodels", "rich", "yaml", "httpx", "highspy")
 
@@ -74,3 +84,36 @@ def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[s
         main(["plann"])
     assert end.value.code == 2
     assert "plan" in capsys.readouterr().err
+
+
+LOGIN = b"<!doctype html><html><title>Log in</title></html>"
+BACKENDS = {
+    "a login page": (always(200, LOGIN), "does not answer as Prometheus does"),
+    "401": (always(401, b"no"), "401"),
+    "no word at all": (None, "can't be reached"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize("answer", BACKENDS)
+def test_a_backend_that_is_no_prometheus_ends_the_start(answer: str, command: str, tmp_path: Path) -> None:
+    behaviour, word = BACKENDS[answer]
+    with serving(behaviour or always(200, b"")) as server:
+        url = server.url
+        if behaviour is None:
+            url = "http://127.0.0.1:9"
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+        config = tmp_path / "c.yaml"
+        config.write_text(yaml.safe_dump_all([
+            {**HEAD, "kind": "RebalancerConfig", "spec": {
+                "telemetry": {"backends": [{"url": url, "timeout": "1s"}], "history": "1h"}, "listen": "127.0.0.1:0"}},
+            {**HEAD, "kind": "MemberCluster", "spec": {
+                "region": "eu", "connection": {"kubeconfigPath": str(kubeconfig)}}},
+        ]))  # fmt: skip
+        argv = [sys.executable, "-m", "rebalancer", command, "--config", str(config)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert word in done.stderr and url.removeprefix("http://") in done.stderr, done.stderr
