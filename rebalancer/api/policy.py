@@ -80,6 +80,9 @@ class DemandSpec(Model):
             raise ValueError("set one of originLabel, origin or originShares")
         if self.origin_label and not self.query:
             raise ValueError("originLabel needs demand.query: the pods' CPU carries no origin")
+        below = [region for region, share in self.origin_shares.items() if not share >= 0]
+        if below:
+            raise ValueError(f"originShares of {', '.join(sorted(below))} must not be below 0")
         if self.origin_shares and not math.isclose(sum(self.origin_shares.values()), 1.0, abs_tol=0.01):
             raise ValueError(f"originShares must sum to 1, but sum to {sum(self.origin_shares.values()):g}")
         return self
@@ -230,6 +233,9 @@ class SchedulingPolicySpec(Model):
             raise ValueError("set exactly one of podSelector and workloadRef")
         if self.strategy.type == "DataLocality" and self.data is None:
             raise ValueError("DataLocality needs data.clusters: which cluster holds which share")
+        high = self.replicas.max
+        if high is not None and self.per_cluster.min > high:
+            raise ValueError(f"perCluster.min {self.per_cluster.min} is above replicas.max {high}")
         return self
 
 

@@ -5,6 +5,7 @@ Every problem is one sentence with file, line, field, value, bound and the next 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ def load(documents: Iterable[Document]) -> Config:
         objects[parsed.kind, key] = (parsed, document)
     problems += _two_policies(objects)
     problems += _unknown_clusters(objects)
+    problems += _unknown_regions(objects)
     problems += _two_controllers(objects)
     if problems:
         raise ConfigError(problems)
@@ -165,15 +167,32 @@ def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) 
     return problems
 
 
+def _unknown_regions(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> list[str]:
+    """Regions of a residency that no MemberCluster stands in."""
+    known = {o.spec.region for o, _ in objects.values() if isinstance(o, MemberCluster)}
+    problems = []
+    for parsed, document in objects.values():
+        regions = parsed.spec.residency.regions if known and isinstance(parsed, SchedulingPolicy) else []
+        for i, name in ((i, r) for i, r in enumerate(regions) if r not in known):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            where = document.at(("spec", "residency", "regions", i))
+            problems.append(f"{where}: no MemberCluster stands in the region {name!r}; {hint}")
+    return problems
+
+
 def load_each(documents: Iterable[Document]) -> tuple[Config, list[str]]:
     """Checks documents one by one, for a running controller: a bad one is left out with its sentences, others go on.
 
     Returns:
         (the objects that are good, one sentence per problem).
     """
+    every = list(documents)
+    with contextlib.suppress(ConfigError):
+        return load(every), []  # as nearly always; only a mistake is worth looking at each by itself
     good: list[Document] = []
     problems: list[str] = []
-    for document in documents:
+    for document in every:
         try:
             load([*good, document])
         except ConfigError as error:

@@ -260,6 +260,30 @@ GOLDEN: dict[str, tuple[str, str]] = {
         "fleet.yaml:7: spec.telemetry.backends[0].url is 'thanos:9090': "
         "must be an http or https URL, for example http://thanos-query:9090",
     ),
+    "a region where no cluster stands": (
+        CLUSTER + "---\n" + POLICY + "  residency: {regions: [eu, eur]}\n",
+        "fleet.yaml:14: no MemberCluster stands in the region 'eur'; did you mean eu?",
+    ),
+    "a negative share": (
+        POLICY + "  demand: {originShares: {eu: -1, us: 2}}\n",
+        "fleet.yaml:7: spec.demand: originShares of eu must not be below 0",
+    ),
+    "a minimum in each cluster above the maximum of all": (
+        POLICY + "  replicas: {max: 3}\n  perCluster: {min: 4}\n",
+        "fleet.yaml:4: spec: perCluster.min 4 is above replicas.max 3",
+    ),
+    "a time zone that is none": (
+        CONTROLLER + "  cycle: {timeZone: Mars/Olympus}\n",
+        "fleet.yaml:8: spec.cycle.timeZone is 'Mars/Olympus': is no IANA time zone, for example UTC or Europe/Berlin",
+    ),
+    "a minute that no clock has": (
+        CONTROLLER + '  cycle: {cron: ["61 * * * *"]}\n',
+        "fleet.yaml:8: spec.cycle.cron: '61 * * * *': the minute 61 is out of 0 to 59",
+    ),
+    "a port that no host has": (
+        CONTROLLER + "  listen: 127.0.0.1:99999\n",
+        "fleet.yaml:8: spec.listen is '127.0.0.1:99999': has a port above 65535; use host:port, for example 0.0.0.0:8085",
+    ),
     "our own taint": (
         CLUSTER + "  taints: [{key: network-quality, effect: NoSchedule}]\n",
         "fleet.yaml:7: spec.taints[0]: network-quality is set by the controller from measurements; use another key",
