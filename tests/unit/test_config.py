@@ -282,7 +282,8 @@ GOLDEN: dict[str, tuple[str, str]] = {
     ),
     "a port that no host has": (
         CONTROLLER + "  listen: 127.0.0.1:99999\n",
-        "fleet.yaml:8: spec.listen is '127.0.0.1:99999': has a port above 65535; use host:port, for example 0.0.0.0:8085",
+        "fleet.yaml:8: spec.listen is '127.0.0.1:99999': "
+        "has a port above 65535; use host:port, for example 0.0.0.0:8085",
     ),
     "our own taint": (
         CLUSTER + "  taints: [{key: network-quality, effect: NoSchedule}]\n",
