@@ -251,13 +251,12 @@ def test_the_pair_is_poor_and_one_link_taints_nobody(rig: Rig) -> None:
 
 @pytest.mark.stack
 def test_an_agent_that_dies_is_no_lossy_path(rig: Rig) -> None:
-    before = rig.latency().cells["eu-1", "ap-1"]
-    assert before.state == "ok"
+    wait_for(lambda: rig.latency().cells["eu-1", "ap-1"].state == "ok", "a path in order", 60)
     os.kill(rig.agents["ap-1"].pid, signal.SIGTERM)
     assert rig.agents["ap-1"].wait(10) == 0, "it ends cleanly"
-    wait_for(lambda: len(rig.query(f'up{{instance="127.0.0.1:{rig.http["ap-1"]}"}} == 0')) == 1, "it is down", 30)
+    wait_for(lambda: len(rig.query(f'up{{instance="127.0.0.1:{rig.http["ap-1"]}"}} == 0')) == 1, "it is down", 60)
     refused = 'rebalancer_probe_probes_total{src_cluster="eu-1",dst_cluster="ap-1",outcome="refused"} > 20'
-    wait_for(lambda: len(rig.query(refused)) == 1, "its host refuses", 30)
+    wait_for(lambda: len(rig.query(refused)) == 1, "its host refuses", 60)
     cell = rig.latency().cells["eu-1", "ap-1"]
     assert cell.loss in (None, 0.0), "a dead process is no path loss"
     assert cell.state in ("ok", "peer_down")
