@@ -207,15 +207,6 @@ class Lease(Protocol):
         """Says whether this process may write now, by its own monotonic deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class SightClock:
-    """What must survive a restart about one cluster: when it was last seen, and since when it is back."""
-
-    seen_s: float | None = None
-    back_since_s: float | None = None
-    lost: bool = False
-
-
 class Hub(Protocol):
     """Where policies live and where status goes."""
 

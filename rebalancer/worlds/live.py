@@ -19,6 +19,7 @@ from rebalancer.adapters.kubernetes.hub import KubernetesHub, read_clocks
 from rebalancer.adapters.kubernetes.kubeconfigs import check_files
 from rebalancer.adapters.kubernetes.permissions import Finding
 from rebalancer.adapters.kubernetes.rollouts import HubRollouts, KubernetesRollouts
+from rebalancer.adapters.telemetry.backend import Counts
 from rebalancer.adapters.telemetry.view import MetricsTelemetry
 from rebalancer.api.base import API_VERSION
 from rebalancer.api.controller import RebalancerConfigSpec
@@ -33,10 +34,9 @@ from rebalancer.core.scaling import ScalingSettings
 from rebalancer.core.sight import Clock as SightClock
 from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Memory, Ports
 from rebalancer.errors import ConfigError, RebalancerError
-from rebalancer.ports import FleetState, Outcome
+from rebalancer.ports import Outcome
 from rebalancer.rollouts import MemoryStore, Rollouts, RolloutStore, TickReport
 
-Counts = Callable[[str, str, float], None]
 ASK_S = 10.0
 
 
@@ -236,10 +236,6 @@ class LiveWorld:
             ),
             ASK_S + 0.5,
         )  # fmt: skip
-
-    async def look(self) -> FleetState:
-        """Reads the clusters without planning."""
-        return await self.actuator.observe(list(self.policies().values()), self.clock.now())
 
     async def write_status(self, kind: str, namespace: str, name: str, status: Mapping[str, object]) -> Outcome:
         """Writes one status to the hub; without a hub there is nowhere to write it."""
