@@ -53,7 +53,7 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit -n 2
+	$(BIN)/pytest tests/unit -n 2 --reruns 1
 	$(BIN)/pytest tests/contract -n 2 --dist loadgroup --reruns 1
 	$(BIN)/pytest tests/scenarios -n 2 --dist loadgroup --reruns 1
 
