@@ -16,7 +16,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from rebalancer.adapters.exporter import Door, Exporter
 from rebalancer.adapters.kubernetes.lease import KubernetesLease
-from rebalancer.core.model import Sight
+from rebalancer.core.model import Plan, Sight
 from rebalancer.cycle import CycleReport
 from rebalancer.errors import RebalancerError
 from rebalancer.report.plan import summary
@@ -27,6 +27,8 @@ log = logging.getLogger("rebalancer")
 CAUSES = {EVENT_JOB_MISSED: "misfire", EVENT_JOB_MAX_INSTANCES: "overlap", EVENT_JOB_ERROR: "error"}
 STOP_S = 20.0
 """How long a running cycle may end itself at a stop; what is left is finished by the next controller."""
+TOLD_REFUSALS = 20
+"""So many new refusals a cycle are named in the log; a fleet that loses its sight has one per workload."""
 STALL_FACTOR = 3.0
 """After so many intervals without a cycle /healthz says so."""
 
@@ -52,6 +54,7 @@ class Service:
         self._failure = ""
         self._told: dict[str, str] = {}
         self._once: dict[str, str] = {}
+        self._refused: set[tuple[str, str, str]] = set()
 
     def _leading(self) -> bool:
         return self._lease is None or self._lease.is_leader()
@@ -185,6 +188,7 @@ class Service:
             self._changed("lease", waits)
         seconds = sum(report.durations_s.values())
         log.info("cycle %s in %.2f s: %s", report.outcome, seconds, summary(report.plan))
+        self._tell_refusals(report.plan)
         for line in (*world.problems, *report.errors):
             log.warning("%s", line)
         for cluster, view in report.snapshot.views.items():
@@ -199,6 +203,17 @@ class Service:
             log.log(level, "%s: %s: %s %s", done.action.workload, text, done.outcome.kind, done.outcome.detail)
         for action in report.withheld:
             log.info("%s: would %s (%s) %s", action.workload, action.kind, action.reason, action.explanation)
+
+    def _tell_refusals(self, plan: Plan) -> None:
+        """Names each refusal when it begins; one that stands is not repeated every cycle."""
+        now = {(r.workload, r.cluster, r.reason): r.detail for r in plan.refusals}
+        new = [key for key in now if key not in self._refused]
+        self._refused = set(now)
+        for key in new[:TOLD_REFUSALS]:
+            workload, cluster, reason = key
+            log.info("%s%s refused (%s) %s", workload, f" in {cluster}" if cluster else "", reason, now[key])
+        if len(new) > TOLD_REFUSALS:
+            log.info("and %d more refusals; rebalancer plan shows all", len(new) - TOLD_REFUSALS)
 
     async def _tick(self) -> None:
         world = self._world

@@ -17,16 +17,16 @@ SERVICES = (
     # (a) most users are in Europe, some in Asia; the load follows a recorded day.
     Service("far", {EU: {"shape": 160.0}, AP: {"shape": 40.0}}, capacity_per_replica=60),
     # (c) users everywhere, with replicas to spare.
-    Service("blind", {EU: 60.0, US: 60.0, AP: 60.0}, capacity_per_replica=60),
+    Service("blind", {EU: 60.0, US: 60.0, AP: 60.0}, capacity_per_replica=60, daily_past=False),
     # (d) all users are in Europe, all replicas in America.
-    Service("moving", {EU: 100.0}, capacity_per_replica=60),
+    Service("moving", {EU: 100.0}, capacity_per_replica=60, daily_past=False),
     # (e) as (d), and one replica where the API server will hang.
-    Service("hang", {EU: 100.0}, capacity_per_replica=60),
+    Service("hang", {EU: 100.0}, capacity_per_replica=60, daily_past=False),
     # (b) Asia's users may not be served in Asia: they cross the link that gets lossy. Europe's don't.
-    Service("crossing", {AP: 100.0}, capacity_per_replica=60),
-    Service("staying", {EU: 100.0}, capacity_per_replica=60),
+    Service("crossing", {AP: 100.0}, capacity_per_replica=60, daily_past=False),
+    Service("staying", {EU: 100.0}, capacity_per_replica=60, daily_past=False),
     # (f) 200 requests/s in every cluster, one in a thousand fails anyway.
-    Service("canary", {EU: 200.0, US: 200.0, AP: 200.0}, capacity_per_replica=80, base_error=0.001),
+    Service("canary", {EU: 200.0, US: 200.0, AP: 200.0}, capacity_per_replica=80, daily_past=False, base_error=0.001),
 )  # fmt: skip
 
 

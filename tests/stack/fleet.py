@@ -296,6 +296,7 @@ class Fleet:
                 service.namespace,
                 service.name,
                 {origin: rate for origin, rate in service.mean_rates().items() if nearest(origin) == cluster},
+                daily=service.daily_past,
             )
             for service in self.spec.services
         ]

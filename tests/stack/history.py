@@ -62,12 +62,14 @@ class PastService:
         name: Of the service.
         rates: Mean requests per second by origin that this cluster served.
         arm: pod_template_hash of the past series.
+        daily: Whether the load follows the day; else it is constant.
     """
 
     namespace: str
     name: str
     rates: Mapping[str, float]
     arm: str = "history"
+    daily: bool = True
 
 
 def write(
@@ -95,12 +97,17 @@ def write(
     steps = math.floor(days * _DAY_S / step_s)
     times = [end_s - (steps - index) * step_s for index in range(steps + 1)]
     shapes: dict[str, list[float]] = {}
+    flat = [1.0] * len(times)
     count = 0
     with path.open("w") as out:
         out.write("# TYPE ingress_requests counter\n")
         for service in services:
             for origin, rate in service.rates.items():
-                loads = shapes.setdefault(origin, [shape(at, origin) for at in times])
+                loads = flat
+                if service.daily:
+                    if origin not in shapes:
+                        shapes[origin] = [shape(at, origin) for at in times]
+                    loads = shapes[origin]
                 head = "ingress_requests_total{" + _labels(cluster, service, origin) + "} "
                 total = 0.0
                 lines = []

@@ -34,6 +34,8 @@ class Service:
         base_error: Share of requests that fail anyway.
         steering: external, pinned or weights.
         shares: Origin (or `*`) -> cluster -> weight, for pinned and weights.
+        daily_past: Whether the past in Prometheus follows the day; else it is as constant as the rates, so that what a
+            controller foresees does not hang on the hour at which the test runs.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Service:
     base_error: float = 0.0
     steering: str = "external"
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    daily_past: bool = True
 
     @property
     def key(self) -> str:
@@ -54,6 +57,13 @@ class Service:
     def mean_rates(self) -> dict[str, float]:
         """Mean requests/s by origin, for a past that fits; points count with their first rate."""
         return {origin: _mean(spec) for origin, spec in self.rates.items()}
+
+
+def _without_past(service: Service) -> JSON:
+    """What the emulator needs to know of a service."""
+    document = asdict(service)
+    del document["daily_past"]
+    return document
 
 
 def _mean(spec: Any) -> float:
@@ -104,7 +114,7 @@ class Users:
             "seed": self._seed,
             "rtt_ms": self._rtt_ms,
             "clusters": clusters,
-            "services": [asdict(service) for service in self.services],
+            "services": [_without_past(service) for service in self.services],
         }
         (self.folder / "emulator.json").write_text(json.dumps(document, indent=1))
         self.process.start()
