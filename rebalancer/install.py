@@ -149,6 +149,7 @@ def rbac() -> list[Object]:
         _role(HUB, [
             ([GROUP], ours, ["get", "list"]),
             ([GROUP], [f"{p}/status" for p in ours], ["update"]),
+            ([GROUP], ["canaryrollouts"], ["patch"]),  # the finalizer that outlives a deletion half-way
         ]),
         _role(MEMBER, [
             (["apps"], ["deployments"], ["get", "list", "patch"]),

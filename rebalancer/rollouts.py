@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -45,6 +45,12 @@ class RolloutStore(Protocol):
     async def save(self, stored: Stored, status: Status) -> Outcome:
         """Writes the status with `stored.version` as precondition."""
 
+    async def guard(self, stored: Stored) -> Outcome:
+        """Sees to it that a deleted rollout stays until it is released."""
+
+    async def release(self, stored: Stored) -> Outcome:
+        """Lets a deleted rollout go."""
+
 
 class MemoryStore:
     """A store for worlds without a hub: simulation, and rollouts from files."""
@@ -57,6 +63,10 @@ class MemoryStore:
         """Adds a rollout or changes its spec; its status stays."""
         old = self._all.get(spec.key)
         self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status())
+
+    def delete(self, key: str) -> None:
+        """Asks for a rollout's end; it goes when it is released."""
+        self._all[key] = replace(self._all[key], deleting=True)
 
     def ask(self, key: str, request: Request) -> None:
         """Asks for a verb."""
@@ -78,6 +88,15 @@ class MemoryStore:
         version = str(int(now.version or "0") + 1)
         self._all[stored.spec.key] = replace(now, status=status, version=version)
         return Outcome("done", resource_version=version)
+
+    async def guard(self, stored: Stored) -> Outcome:
+        """Nothing vanishes from here by itself."""
+        return Outcome("unchanged")
+
+    async def release(self, stored: Stored) -> Outcome:
+        """Forgets the rollout."""
+        self._all.pop(stored.spec.key, None)
+        return Outcome("done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +225,8 @@ class Rollouts:
         for one in stored:
             owner = first.setdefault(one.spec.workload_key, one.spec.key)
             if owner != one.spec.key and not one.problem:
+                if one.deleting and self._acting():
+                    await self._within(self._store.release(one), "the finalizer could not be removed in time")
                 one = replace(one, problem=f"{one.spec.workload_key} belongs to the rollout {owner} already")
             reports.append(self._one(one, now))
         return TickReport(now, tuple(await asyncio.gather(*reports)))
@@ -220,6 +241,11 @@ class Rollouts:
     async def _one(self, stored: Stored, now: float) -> RolloutReport:
         if stored.problem:
             return RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        if not stored.guarded and not stored.deleting and self._acting():
+            # First of all: a rollout that vanished half-way would leave its canary and paused Deployments behind.
+            guarded = await self._within(self._store.guard(stored), "the finalizer could not be written in time")
+            problem = "" if guarded.ok else f"its finalizer can't be written: {guarded.detail}"
+            return RolloutReport(stored.spec, stored.status, problem=problem)
         observed = await self._observe(stored)
         samples, moved = await self._samples(stored, observed, now)
         decision = decide(stored.spec, stored.status, observed, samples, now)
@@ -229,7 +255,7 @@ class Rollouts:
         declared = self._clusters()
         names = sorted(declared)
         seen = await asyncio.gather(*(self._look(stored.spec, name) for name in names))
-        return Observed(dict(zip(names, seen, strict=True)), declared, stored.request)
+        return Observed(dict(zip(names, seen, strict=True)), declared, stored.request, stored.deleting)
 
     async def _look(self, spec: Spec, cluster: str) -> ClusterSeen:
         """Reads one cluster; one that hung before is not waited for again until its answer is there."""
@@ -303,7 +329,7 @@ class Rollouts:
             outcomes = await self._act(stored.spec, decision.actions)
         saved = None
         if status != stored.status:
-            saved = await self._save(stored, status)
+            saved = await self._within(self._store.save(stored, status), "the status could not be written in time")
             if not saved.ok:
                 return RolloutReport(stored.spec, stored.status, outcomes, saved)
         if status.active:
@@ -312,14 +338,16 @@ class Rollouts:
         if not decision.act_first:
             outcomes = await self._act(stored.spec, decision.actions)
         await self._tell(stored.spec, decision, now)
+        if decision.released:
+            saved = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
         return _ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
 
-    async def _save(self, stored: Stored, status: Status) -> Outcome:
+    async def _within(self, writing: Awaitable[Outcome], late: str) -> Outcome:
         try:
             async with asyncio.timeout(self._limits.save_s):
-                return await self._store.save(stored, status)
+                return await writing
         except TimeoutError:
-            return Outcome("unreachable", "the status could not be written in time")
+            return Outcome("unreachable", late)
 
     async def _act(self, spec: Spec, actions: Sequence[Action]) -> tuple[tuple[Action, Outcome], ...]:
         """Clusters side by side; in one cluster in order, stopping at the first failure."""

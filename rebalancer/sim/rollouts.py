@@ -9,6 +9,7 @@ from rebalancer.core.rollout.decision import (
     DeleteCanary,
     EnsureCanary,
     PauseStable,
+    ReleaseStable,
     ScaleCanary,
     SetTemplate,
 )
@@ -73,6 +74,7 @@ class SimRollouts:
             ready=Count(revision_of(template(p.image)) for p in deployment.ready(now)),
             settled=deployment.paused or deployment.running_image == deployment.image,
             resource_version=str(deployment.version),
+            held=deployment.paused,
         )
 
     def _canary(self, canary: Deployment) -> CanarySeen:
@@ -105,6 +107,10 @@ class SimRollouts:
                 plant.canaries.pop(key, None)
             case PauseStable():
                 plant.deployments[key].paused = True
+            case ReleaseStable():
+                if action.template is not None:
+                    plant.deployments[key].image = _image(action.template)
+                plant.deployments[key].paused = False
             case SetTemplate():
                 plant.deployments[key].image = _image(action.template)
                 plant.deployments[key].paused = action.paused

@@ -138,8 +138,32 @@ class Live:
     def mine(self) -> RolloutReport:
         return next(r for r in self.reports[-1].rollouts if r.spec.namespace == self.namespace)
 
-    def close(self) -> None:
+    def exists(self) -> bool:
+        try:
+            self.hub.get(self.path)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def delete(self, seconds: float = 40.0) -> None:
+        """Deletes the rollout and ticks until it is gone."""
+
+        async def loop() -> bool:
+            end = time.monotonic() + seconds
+            while self.exists() and time.monotonic() < end:
+                self.requests.advance()
+                self.reports.append(await self.rollouts.tick())
+                await asyncio.sleep(0.2)
+            return self.exists()
+
         self.hub.delete(self.path)
+        assert not asyncio.run(loop()), f"not released: {self.mine().status.message} {self.mine().saved}"
+
+    def close(self) -> None:
+        if self.exists():
+            self.delete()
         self.actuator.close()
         self.store.close()
 
@@ -283,3 +307,20 @@ def test_a_revision_whose_metrics_vanish_holds_and_abort_takes_it_out(live: Live
     live.ask("abort")
     live.run(lambda s: s.state.value == "RolledBack", 30.0)
     assert all(live.images(m) == {OLD} for m in live.members)
+
+
+def test_a_rollout_deleted_half_way_gives_the_deployments_back_as_they_ran(live: Live) -> None:
+    adopted(live)
+    live.edit(NEW)
+    live.run(lambda s: s.state.value == "Analysing", 60.0)
+    assert any(live.workload(m, "web-canary") for m in live.members)
+    live.delete()
+    for member in live.members:
+        assert live.workload(member, "web-canary") is None
+        workload = live.workload(member)
+        assert workload is not None
+        assert not workload["spec"].get("paused")
+        assert workload["spec"]["template"]["spec"]["containers"][0]["image"] == OLD
+        assert workload["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == "25%"
+        assert not [a for a in workload["metadata"].get("annotations", {}) if a.startswith("rebalancer.dev/")]
+        assert live.images(member) == {OLD}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rebalancer.api.rollout import CanaryRollout
 from rebalancer.core.rollout.codec import status_from_dict
-from rebalancer.core.rollout.decision import SetTemplate
+from rebalancer.core.rollout.decision import ReleaseStable, SetTemplate
 from rebalancer.core.rollout.model import CanarySeen, ClusterSeen, Spec, StableSeen, Status, Stored, Template
 from rebalancer.core.rollout.revision import HASH_LABEL, ROLLOUT_LABEL, clean, revision_of
 from rebalancer.core.rollout.verbs import parse_request
@@ -19,6 +19,7 @@ Object = dict[str, Any]
 
 STRATEGY_BEFORE = "rebalancer.dev/strategy-before"
 PAUSED_BY = "rebalancer.dev/paused-by"
+FINALIZER = "rebalancer.dev/rollout"
 _CANT_START = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError"}
     | {"CreateContainerError", "RunContainerError"}
@@ -94,6 +95,18 @@ def template_patch(stable: Object, action: SetTemplate) -> list[Object]:
     return [*patch, {"op": "add", "path": "/spec/strategy", "value": safe}]
 
 
+def release_patch(stable: Object, action: ReleaseStable) -> list[Object]:
+    """Unpauses the Deployment with its own strategy, after its template is the one that runs; our marks go."""
+    annotations = stable["metadata"].get("annotations") or {}
+    patch = [_unmoved(stable)]
+    if action.template is not None:
+        patch.append({"op": "replace", "path": "/spec/template", "value": dict(action.template)})
+    if STRATEGY_BEFORE in annotations:
+        patch.append({"op": "replace", "path": "/spec/strategy", "value": json.loads(annotations[STRATEGY_BEFORE])})
+    patch += [{"op": "remove", "path": _pointer(k)} for k in (STRATEGY_BEFORE, PAUSED_BY) if k in annotations]
+    return [*patch, {"op": "add", "path": "/spec/paused", "value": False}]
+
+
 def _owned_by(sets: Sequence[Object], owner: Object | None) -> list[Object]:
     if owner is None:
         return []
@@ -122,7 +135,7 @@ def _existing(one: Object) -> int:
     return max(status, int(one["spec"].get("replicas") or 0))
 
 
-def _stable_seen(deployment: Object, own: Sequence[Object]) -> StableSeen:
+def _stable_seen(rollout: Spec, deployment: Object, own: Sequence[Object]) -> StableSeen:
     spec, metadata = deployment["spec"], deployment["metadata"]
     observed = int((deployment.get("status") or {}).get("observedGeneration") or 0)
     return StableSeen(
@@ -134,6 +147,7 @@ def _stable_seen(deployment: Object, own: Sequence[Object]) -> StableSeen:
         ready=_by_revision(own, _ready),
         settled=observed >= int(metadata.get("generation") or 0),
         resource_version=str(metadata.get("generation", "")),
+        held=(metadata.get("annotations") or {}).get(PAUSED_BY) == rollout.name,
     )
 
 
@@ -175,7 +189,7 @@ def seen_of(
         templates[revision] = clean(s["spec"]["template"])
     return ClusterSeen(
         name=cluster,
-        stable=None if stable is None else _stable_seen(stable, own),
+        stable=None if stable is None else _stable_seen(spec, stable, own),
         canary=None if canary is None else _canary_seen(spec, canary, others, pods),
         pod_hashes=hashes,
         templates=templates,
@@ -197,4 +211,11 @@ def stored_of(raw: Object) -> Stored:
         return Stored(Spec(namespace, name, workload), Status(), None, version, problem=f"{where}: {first['msg']}")
     except ValueError as error:
         return Stored(Spec(namespace, name, ""), Status(), None, version, problem=str(error))
-    return Stored(spec, status, parse_request(metadata.get("annotations") or {}), version)
+    return Stored(
+        spec,
+        status,
+        parse_request(metadata.get("annotations") or {}),
+        version,
+        guarded=FINALIZER in (metadata.get("finalizers") or ()),
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )

@@ -17,9 +17,11 @@ import urllib3
 from kubernetes import client
 
 from rebalancer.adapters.kubernetes.rollout_objects import (
+    FINALIZER,
     Object,
     canary_body,
     pause_patch,
+    release_patch,
     seen_of,
     selector_text,
     stored_of,
@@ -27,7 +29,15 @@ from rebalancer.adapters.kubernetes.rollout_objects import (
 )
 from rebalancer.api.base import GROUP, VERSION
 from rebalancer.core.rollout.codec import status_to_dict
-from rebalancer.core.rollout.decision import Action, DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
+from rebalancer.core.rollout.decision import (
+    Action,
+    DeleteCanary,
+    EnsureCanary,
+    PauseStable,
+    ReleaseStable,
+    ScaleCanary,
+    SetTemplate,
+)
 from rebalancer.core.rollout.model import ClusterSeen, Spec, Status, Stored
 from rebalancer.core.rollout.revision import ROLLOUT_LABEL
 from rebalancer.errors import ClusterError
@@ -163,7 +173,7 @@ class KubernetesRollouts:
                 return self._patch(action.cluster, spec.namespace, spec.canary, body, "application/merge-patch+json")
             case DeleteCanary():
                 return self._delete(spec, action.cluster)
-            case PauseStable() | SetTemplate():
+            case PauseStable() | SetTemplate() | ReleaseStable():
                 return self._change_stable(spec, action)
 
     def _patch(self, cluster: str, namespace: str, name: str, body: Any, content: str) -> Outcome:
@@ -193,13 +203,19 @@ class KubernetesRollouts:
             raise
         return Outcome("done")
 
-    def _change_stable(self, spec: Spec, action: PauseStable | SetTemplate) -> Outcome:
+    def _change_stable(self, spec: Spec, action: PauseStable | SetTemplate | ReleaseStable) -> Outcome:
         stable = self._deployment(action.cluster, spec.namespace, spec.workload)
         if stable is None:
             return Outcome("failed", f"{action.cluster}: there is no Deployment {spec.workload}")
         if action.expected and str(stable["metadata"].get("generation", "")) != action.expected:
             return Outcome("conflict", f"{action.cluster}: {spec.workload} was changed meanwhile")
-        patch = pause_patch(spec, stable) if isinstance(action, PauseStable) else template_patch(stable, action)
+        match action:
+            case PauseStable():
+                patch = pause_patch(spec, stable)
+            case ReleaseStable():
+                patch = release_patch(stable, action)
+            case SetTemplate():
+                patch = template_patch(stable, action)
         return self._patch(action.cluster, spec.namespace, spec.workload, patch, "application/json-patch+json")
 
 
@@ -251,5 +267,33 @@ class HubRollouts:
         response = self._api.replace_namespaced_custom_object_status(
             GROUP, VERSION, spec.namespace, PLURAL, spec.name, body, field_manager=FIELD_MANAGER,
             _preload_content=False, _request_timeout=TIMEOUT_S,
+        )  # fmt: skip
+        return Outcome("done", resource_version=_data(response)["metadata"]["resourceVersion"])
+
+    async def guard(self, stored: Stored) -> Outcome:
+        """Adds the finalizer, so that a deletion waits until the Deployments are given back."""
+        return await self._finalizers(stored, lambda found: [*found, FINALIZER])
+
+    async def release(self, stored: Stored) -> Outcome:
+        """Takes the finalizer off."""
+        return await self._finalizers(stored, lambda found: [f for f in found if f != FINALIZER])
+
+    async def _finalizers(self, stored: Stored, change: Callable[[list[str]], list[str]]) -> Outcome:
+        raw, spec = self._raw.get(stored.spec.key), stored.spec
+        if raw is None:
+            return Outcome("failed", f"{spec.key} was not loaded")
+        metadata = raw["metadata"]
+        # A merge patch replaces the list as a whole: with the version that was read, nobody else's entry is lost.
+        finalizers = change(list(metadata.get("finalizers") or ()))
+        body = {"metadata": {"resourceVersion": stored.version, "finalizers": finalizers}}
+        try:
+            return await self._threads.run("hub", lambda: self._merge(spec, body))
+        except (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            return _outcome("hub", error)
+
+    def _merge(self, spec: Spec, body: Object) -> Outcome:
+        response = self._api.patch_namespaced_custom_object(
+            GROUP, VERSION, spec.namespace, PLURAL, spec.name, body, field_manager=FIELD_MANAGER,
+            _content_type="application/merge-patch+json", _preload_content=False, _request_timeout=TIMEOUT_S,
         )  # fmt: skip
         return Outcome("done", resource_version=_data(response)["metadata"]["resourceVersion"])

@@ -17,7 +17,7 @@ from rebalancer.core.rollout.model import (
 from rebalancer.core.rollout.sight import adoptable, desired, stable_template
 
 
-def _empty_canary(seen: ClusterSeen) -> list[Action]:
+def empty_canary(seen: ClusterSeen) -> list[Action]:
     """First no pods, then no Deployment: emptying takes its pods out of the Service at once."""
     canary = seen.canary
     if canary is None or not canary.ours:
@@ -33,7 +33,7 @@ def _keep_canary(spec: Spec, status: Status, seen: ClusterSeen, cluster: Cluster
     if canary is not None and not canary.ours:
         return []
     if cluster.target == 0:
-        return _empty_canary(seen)
+        return empty_canary(seen)
     if canary is not None and canary.revision == status.revision and canary.wanted == cluster.target:
         return []
     template = seen.templates.get(status.revision)
@@ -73,9 +73,9 @@ def _roll_back(status: Status, seen: ClusterSeen, cluster: ClusterStatus) -> lis
     # Somebody may have unpaused the Deployment by hand, and the rejected revision runs where no canary ever was.
     touched = stable is not None and (status.restore or status.revision in stable.pods)
     if not touched or stable is None or not cluster.stable:
-        return _empty_canary(seen)
+        return empty_canary(seen)
     if stable.runs_only(cluster.stable):
-        return [*_pause(seen, stable), *_empty_canary(seen)]
+        return [*_pause(seen, stable), *empty_canary(seen)]
     if stable.revision == cluster.stable and not stable.paused:
         return []  # it rolls back; the canary keeps its capacity until that is done
     template = stable_template(seen, cluster)
@@ -87,7 +87,7 @@ def _roll_back(status: Status, seen: ClusterSeen, cluster: ClusterStatus) -> lis
 def _of_cluster(spec: Spec, status: Status, seen: ClusterSeen, cluster: ClusterStatus) -> list[Action]:
     stable = seen.stable
     if stable is None:
-        return _empty_canary(seen)
+        return empty_canary(seen)
     if status.state is State.ROLLING_BACK:
         return _roll_back(status, seen, cluster)
     if status.state in PROMOTED and seen.name in status.begun:
@@ -95,7 +95,7 @@ def _of_cluster(spec: Spec, status: Status, seen: ClusterSeen, cluster: ClusterS
     out = _pause(seen, stable)
     if status.state in SHARING or status.state is State.PREFLIGHT:
         return [*out, *_keep_canary(spec, status, seen, cluster)]
-    return [*out, *_empty_canary(seen)]
+    return [*out, *empty_canary(seen)]
 
 
 def actions_for(spec: Spec, status: Status, observed: Observed) -> tuple[Action, ...]:

@@ -54,7 +54,20 @@ class SetTemplate:
     expected: str = ""
 
 
-Action = EnsureCanary | ScaleCanary | DeleteCanary | PauseStable | SetTemplate
+@dataclass(frozen=True, slots=True)
+class ReleaseStable:
+    """The user's Deployment goes on without a rollout: unpaused, with its own strategy and none of our marks.
+
+    Attributes:
+        template: put back first, so that unpausing rolls nothing; None where the template is the running one.
+    """
+
+    cluster: str
+    template: Template | None = None
+    expected: str = ""
+
+
+Action = EnsureCanary | ScaleCanary | DeleteCanary | PauseStable | SetTemplate | ReleaseStable
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +88,11 @@ class Decision:
         status: the new status; equal to the old one when nothing changed.
         actions: in order per cluster; clusters are independent of each other.
         act_first: a rollback: act, then write the status. Otherwise the status goes first.
+        released: the rollout was deleted and nothing of it is left in any cluster.
     """
 
     status: Status
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     act_first: bool = False
+    released: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rebalancer.core.rollout import requests
+from rebalancer.core.rollout import release, requests
 from rebalancer.core.rollout.actions import actions_for
 from rebalancer.core.rollout.decision import Decision, Event
 from rebalancer.core.rollout.forward import advance
@@ -158,10 +158,17 @@ def decide(spec: Spec, status: Status, observed: Observed, samples: Sequence[Sam
     status = fold(spec, look(spec, _tick(spec, status, now), observed, now), observed, samples, now)
     judged = judge(spec, status, samples)
     status, events = _interrupt(spec, status, observed, judged, now)
+    if observed.deleting:
+        status, more = release.stop(status, now)
+        events += more
+        if status.state in RESTING:
+            return release.release(status, observed, events)
     status, more, extra = requests.handle(spec, status, observed, now)
     events += more
     for _ in range(_MAX_MOVES):
         old = status
+        if status.state in RESTING and observed.deleting:
+            break  # the next tick gives the Deployments back
         if status.state in RESTING:
             status, more = _begin(spec, status, observed, now)
         else:

@@ -148,6 +148,7 @@ class StableSeen:
         ready: revision -> ready replicas.
         settled: the Deployment controller has seen the last change of the spec.
         resource_version: precondition for writes.
+        held: it bears this rollout's mark: what is paused or set aside in it was done by us.
     """
 
     wanted: int
@@ -158,6 +159,7 @@ class StableSeen:
     ready: Mapping[str, int]
     settled: bool = True
     resource_version: str = ""
+    held: bool = False
 
     def runs_only(self, revision: str) -> bool:
         """Says whether all wanted pods run and are ready with this revision, and no others exist."""
@@ -212,11 +214,13 @@ class Observed:
         clusters: every declared cluster, also those that can't be reached.
         labels: of every declared cluster, for the waves.
         request: the verb found on the object.
+        deleting: somebody deleted the rollout; it goes when every cluster is as it would be without it.
     """
 
     clusters: Mapping[str, ClusterSeen]
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     request: Request | None = None
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +366,8 @@ class Stored:
     Attributes:
         version: precondition for writing its status.
         problem: why it can't be ticked, one sentence; empty if it can.
+        guarded: it can't vanish before it was released.
+        deleting: somebody deleted it.
     """
 
     spec: Spec
@@ -369,3 +375,5 @@ class Stored:
     request: Request | None = None
     version: str = ""
     problem: str = ""
+    guarded: bool = True
+    deleting: bool = False

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rebalancer.core.evidence import Counts
-from rebalancer.core.rollout.decision import Action, DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
+from rebalancer.core.rollout.decision import (
+    Action,
+    DeleteCanary,
+    EnsureCanary,
+    PauseStable,
+    ReleaseStable,
+    ScaleCanary,
+    SetTemplate,
+)
 from rebalancer.core.rollout.model import (
     CanarySeen,
     ClusterSeen,
@@ -59,6 +67,7 @@ class Site:
     present: bool = True
     broken: set[str] = field(default_factory=set)
     templates: dict[str, Template] = field(default_factory=lambda: {R_OLD: OLD})
+    held: bool = False
     min_old_ready: int = 10**9
 
 
@@ -71,6 +80,7 @@ class Plant:
     now: float = 1000.0
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     request: Request | None = None
+    deleting: bool = False
     writes: list[Action] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,7 +135,7 @@ class Plant:
     def observe(self) -> Observed:
         seen = {name: self._seen(name, site) for name, site in self.sites.items()}
         labels = {name: self.labels.get(name, {}) for name in self.sites}
-        return Observed(seen, labels, self.request)
+        return Observed(seen, labels, self.request, self.deleting)
 
     def _seen(self, name: str, site: Site) -> ClusterSeen:
         if not site.reachable:
@@ -136,7 +146,7 @@ class Plant:
             ready = {r: self.ready(site, r) for r in pods}
             goal = revision_of(site.spec)
             settled = site.paused or site.running == goal
-            stable = StableSeen(site.wanted, site.paused, site.spec, goal, pods, ready, settled)
+            stable = StableSeen(site.wanted, site.paused, site.spec, goal, pods, ready, settled, held=site.held)
         canary = None
         if site.canary is not None:
             revision, n = revision_of(site.canary[0]), len(site.canary_born)
@@ -163,7 +173,9 @@ class Plant:
             case DeleteCanary():
                 site.canary, site.canary_born = None, []
             case PauseStable():
-                site.paused = True
+                site.paused = site.held = True
+            case ReleaseStable():
+                site.spec, site.paused, site.held = action.template or site.spec, False, False
             case SetTemplate():
                 site.spec, site.paused = action.template, action.paused
         return True
