@@ -20,6 +20,8 @@ from rebalancer.core.model import (
 )
 from rebalancer.core.network import LatencyMap
 from rebalancer.core.policy import Policy
+from rebalancer.core.rollout.decision import Action
+from rebalancer.core.rollout.model import ClusterSeen, Spec, Status, Stored
 
 OutcomeKind = Literal["done", "unchanged", "conflict", "forbidden", "unreachable", "failed"]
 
@@ -215,3 +217,33 @@ class Hub(Protocol):
 
     async def write_status(self, kind: str, namespace: str, name: str, status: Mapping[str, object]) -> Outcome:
         """Replaces the status of one custom resource; an equal status is not written."""
+
+
+class RolloutActuator(Protocol):
+    """The clusters as a rollout needs them."""
+
+    async def observe(self, spec: Spec, cluster: str) -> ClusterSeen:
+        """Reads one cluster.
+
+        Raises:
+            ClusterError: it can't be read.
+        """
+
+    async def apply(self, spec: Spec, action: Action) -> Outcome:
+        """Carries out one action; doing it twice is a no-op, a stale `expected` is a conflict."""
+
+
+class RolloutStore(Protocol):
+    """Where rollouts and their status live."""
+
+    async def load(self) -> Sequence[Stored]:
+        """Returns all rollouts, read now."""
+
+    async def save(self, stored: Stored, status: Status) -> Outcome:
+        """Writes the status with `stored.version` as precondition."""
+
+    async def guard(self, stored: Stored) -> Outcome:
+        """Sees to it that a deleted rollout stays until it is released."""
+
+    async def release(self, stored: Stored) -> Outcome:
+        """Lets a deleted rollout go."""

@@ -11,7 +11,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from rebalancer.core.rollout import counters
 from rebalancer.core.rollout.decision import Action, Decision
@@ -19,37 +18,16 @@ from rebalancer.core.rollout.judge import log_bad
 from rebalancer.core.rollout.machine import decide
 from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Request, Sample, Spec, State, Status, Stored
 from rebalancer.errors import ClusterError, RebalancerError
-from rebalancer.ports import Clock, CounterAnswer, Notifier, Outcome, Selection, Telemetry
-
-
-class RolloutActuator(Protocol):
-    """The clusters as a rollout needs them."""
-
-    async def observe(self, spec: Spec, cluster: str) -> ClusterSeen:
-        """Reads one cluster.
-
-        Raises:
-            ClusterError: it can't be read.
-        """
-
-    async def apply(self, spec: Spec, action: Action) -> Outcome:
-        """Carries out one action; doing it twice is a no-op, a stale `expected` is a conflict."""
-
-
-class RolloutStore(Protocol):
-    """Where rollouts and their status live."""
-
-    async def load(self) -> Sequence[Stored]:
-        """Returns all rollouts, read now."""
-
-    async def save(self, stored: Stored, status: Status) -> Outcome:
-        """Writes the status with `stored.version` as precondition."""
-
-    async def guard(self, stored: Stored) -> Outcome:
-        """Sees to it that a deleted rollout stays until it is released."""
-
-    async def release(self, stored: Stored) -> Outcome:
-        """Lets a deleted rollout go."""
+from rebalancer.ports import (
+    Clock,
+    CounterAnswer,
+    Notifier,
+    Outcome,
+    RolloutActuator,
+    RolloutStore,
+    Selection,
+    Telemetry,
+)
 
 
 class MemoryStore:

@@ -34,8 +34,8 @@ from rebalancer.core.scaling import ScalingSettings
 from rebalancer.core.sight import Clock as SightClock
 from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Memory, Ports
 from rebalancer.errors import ConfigError, RebalancerError
-from rebalancer.ports import Outcome
-from rebalancer.rollouts import MemoryStore, Rollouts, RolloutStore, TickReport
+from rebalancer.ports import Outcome, RolloutStore
+from rebalancer.rollouts import MemoryStore, Rollouts, TickReport
 
 ASK_S = 10.0
 

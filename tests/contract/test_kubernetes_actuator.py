@@ -20,10 +20,10 @@ from rebalancer.ports import FleetState, Outcome
 from tests.stack.api import deployment, path_of
 from tests.stack.credentials import rotate_account_key
 from tests.stack.fixtures import fleet_for
-from tests.stack.fleet import CONTROL_PLANES, Fleet
+from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("planes")]
 
 POLICY = Policy(name="web", namespace="default", pod_labels={"app": "web"})
 WEB = "default/web"
@@ -31,7 +31,7 @@ WEB = "default/web"
 
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    with fleet_for(request, parts=CONTROL_PLANES) as started:
+    with fleet_for(request, parts=frozenset({"members"})) as started:
         started.add_nodes()
         started.deploy(deployment("web", replicas=3))
         for plane in started.planes.values():

@@ -19,10 +19,9 @@ from rebalancer.core.rollout.verbs import request_patch
 from rebalancer.ports import Counter, CounterAnswer, Selection, Telemetry
 from rebalancer.rollouts import RolloutReport, Rollouts, TickReport
 from tests.stack.api import Api, ApiError, deployment, path_of
-from tests.stack.fixtures import control_planes, stack_kubernetes  # noqa: F401  # fixtures by name
 from tests.stack.fleet import Fleet
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("planes")]
 
 NAME = "rollouts-live"
 OLD, NEW = "registry.example/app:v1", "registry.example/app:v2"
@@ -213,7 +212,7 @@ class Live:
 
 
 @pytest.fixture
-def live(control_planes: Fleet, request: pytest.FixtureRequest) -> Iterator[Live]:  # noqa: F811  # the fixture
+def live(control_planes: Fleet, request: pytest.FixtureRequest) -> Iterator[Live]:
     namespace = f"{NAME}-{abs(hash(request.node.name)) % 10**6}"
     hub = control_planes.hub.api
     hub.apply(CRD)
