@@ -18,7 +18,11 @@ from rebalancer.core.rollout.model import (
     Template,
 )
 from rebalancer.core.rollout.revision import missing_containers, revision_of, with_images
-from rebalancer.core.rollout.waves import actual_weight, canary_replicas
+from rebalancer.core.rollout.waves import actual_weight, batches, canary_replicas
+
+_NO_WAVE = (
+    "stands in no wave and keeps the old revision, paused; a last wave without a selector takes all the rest"
+)
 
 
 def stable_template(seen: ClusterSeen, cluster: ClusterStatus) -> Template | None:
@@ -137,7 +141,14 @@ def members(observed: Observed) -> Mapping[str, Mapping[str, str]]:
 
 def look(spec: Spec, status: Status, observed: Observed, now: float) -> Status:
     """Returns the status with every declared cluster as it is seen now; undeclared ones are forgotten."""
-    clusters = {name: _look(spec, status, name, seen, now) for name, seen in sorted(observed.clusters.items())}
+    there = members(observed)
+    waved = {name for batch in batches(spec.waves, there) for name in batch.clusters}
+    clusters = {}
+    for name, seen in sorted(observed.clusters.items()):
+        cluster = _look(spec, status, name, seen, now)
+        if name in there and name not in waved and not cluster.note:
+            cluster = replace(cluster, note=_NO_WAVE)
+        clusters[name] = cluster
     return replace(status, clusters=clusters)
 
 

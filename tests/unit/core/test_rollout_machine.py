@@ -437,3 +437,12 @@ def test_a_rejected_revision_that_somebody_let_loose_by_hand_is_taken_back_every
     assert all(c.stable == R_OLD for c in r.status.clusters.values())
     r.tick(30)
     assert all(set(s.stable) == {R_OLD} for s in plant.sites.values())
+
+
+def test_a_cluster_in_no_wave_is_named_and_keeps_the_old_revision() -> None:
+    r = run(waves=(Wave("first", clusters=("a",)), Wave("second", clusters=("b",)))).tick(3)
+    r.plant.edit(NEW)
+    r.until(lambda s: s.state is State.COMPLETED)
+    assert "stands in no wave" in r.status.clusters["c"].note
+    assert r.status.clusters["a"].note == r.status.clusters["b"].note == ""
+    assert r.plant.ready(r.plant.sites["c"], R_OLD) == r.plant.sites["c"].wanted
