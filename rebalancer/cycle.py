@@ -236,6 +236,7 @@ class Cycle:
             demand={w: known.get(w, missing) for w in fleet.placements},
             network=network.map,
             policies=fleet.policies,
+            usual_rtt_s=network.usual_rtt_s,
         )
         return history, snapshot
 

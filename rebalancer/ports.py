@@ -90,10 +90,15 @@ class DemandAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NetworkAnswer:
-    """The latency map with the view behind it."""
+    """The latency map with the view behind it.
+
+    Attributes:
+        usual_rtt_s: pair of clusters, the lesser name first -> 7-day median of its median round trip in s.
+    """
 
     map: LatencyMap
     errors: tuple[str, ...] = ()
+    usual_rtt_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

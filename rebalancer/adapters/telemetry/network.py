@@ -13,12 +13,20 @@ from rebalancer.adapters.telemetry.decode import Series
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.promql import LOOKBACK
 from rebalancer.catalog import PAIR, RECORDED
-from rebalancer.core.network import MapSettings
+from rebalancer.core.network import MapSettings, undirected
 
 PREFIX = "pair:rebalancer_probe_"
 ALL = f'{{__name__=~"{PREFIX}.*"}}'
 SAMPLES = f"{PREFIX}samples:increase2m"
 LAST_OK = f"{PREFIX}last_ok_age_seconds:min"
+P50 = f"{PREFIX}rtt_seconds:p50_2m"
+USUAL_EVERY_S, USUAL_RETRY_S = 3600.0, 600.0
+"""A week's median hardly moves within the hour."""
+_WEEK = f"{P50}[7d:30m]"
+_DAY_OF_STEPS = 48
+USUAL = f"quantile_over_time(0.5, {_WEEK}) and count_over_time({_WEEK}) >= {_DAY_OF_STEPS}"
+"""The usual median of each pair that was measured for a day or more; in steps, because a week of raw samples of many
+pairs is above a server's limit."""
 RAW = "rebalancer_probe_probes_total"
 _BY = ", ".join(PAIR)
 Pair = tuple[str, str, str]
@@ -42,6 +50,8 @@ class Recordings:
         self._backend = backend
         self._known: dict[Sample, tuple[float, float]] = {}
         self._seeded = False
+        self._usual: dict[tuple[str, str], float] = {}
+        self._usual_due_s = 0.0
 
     async def read(self, now: float) -> tuple[dict[Sample, tuple[float, float]], list[str]]:
         """Reads all recordings.
@@ -68,6 +78,33 @@ class Recordings:
             problems.append(f"network: {error}")
             present = set()
         return self._aged(present, now), problems
+
+    async def usual(self, now: float) -> tuple[dict[tuple[str, str], float], list[str]]:
+        """Reads what round trip is usual, once an hour; what was known stays while it can't be read.
+
+        Args:
+            now: Unix seconds.
+
+        Returns:
+            (pair, the lesser name first -> seconds), the larger where both directions are known; and problems.
+        """
+        if now < self._usual_due_s:
+            return self._usual, []
+        self._usual_due_s = now + USUAL_RETRY_S
+        try:
+            found = (await self._backend.query(USUAL, now)).series
+        except AnswerError as error:
+            return self._usual, [f"usual round trips, so that links are judged by loss only: {error}"]
+        self._usual_due_s = now + USUAL_EVERY_S
+        usual: dict[tuple[str, str], float] = {}
+        for one in found:
+            src, dst, proto = _pair(one.labels)
+            value = float(one.values[0])
+            if proto == "udp" and src and dst and 0.0 < value < float("inf"):
+                pair = undirected(src, dst)
+                usual[pair] = max(value, usual.get(pair, 0.0))
+        self._usual = usual
+        return usual, []
 
     def _take(self, values: tuple[Series, ...], at: Mapping[Pair, float], now: float) -> set[Sample]:
         present = set()

@@ -126,7 +126,9 @@ class MetricsTelemetry:
         """See Telemetry. Paths of clusters that are being drained are not judged."""
         samples: dict[tuple[str, str, str, str], tuple[float, float]] = {}
         problems: list[str] = []
-        answers = await asyncio.gather(*(self._network_of(side, now) for side in self._sides))
+        answers, (usual, unread) = await asyncio.gather(
+            asyncio.gather(*(self._network_of(side, now) for side in self._sides)), self._usual(now)
+        )
         some = any(found for found, _ in answers)
         for found, said in answers:
             for key, one in found.items():
@@ -135,7 +137,8 @@ class MetricsTelemetry:
             # Of several backends one may have no probes; of all of them that is worth a word.
             problems += [problem for problem in said if found or not some or "no recordings" not in problem]
         draining = [name for name, cluster in self._clusters.items() if cluster.spec.drain]
-        return NetworkAnswer(build_map(samples, self._regions, now, maintenance=draining), tuple(problems))
+        latency = build_map(samples, self._regions, now, maintenance=draining)
+        return NetworkAnswer(latency, (*problems, *unread), usual)
 
     async def counters(
         self, selection: Selection, clusters: Sequence[str], since_s: float, now: float
@@ -298,6 +301,24 @@ class MetricsTelemetry:
                 return await side.recordings.read(now)
         except TimeoutError:
             return {}, [f"network: {side.backend.url} did not answer within {self._deadline_s:g} s"]
+
+    async def _usual(self, now: float) -> tuple[dict[tuple[str, str], float], list[str]]:
+        """What round trips are usual, of all backends; the largest of those that know a pair."""
+
+        async def of(side: _Side) -> tuple[dict[tuple[str, str], float], list[str]]:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    return await side.recordings.usual(now)
+            except TimeoutError:
+                return {}, [f"usual round trips: {side.backend.url} did not answer within {self._deadline_s:g} s"]
+
+        usual: dict[tuple[str, str], float] = {}
+        problems: list[str] = []
+        for found, said in await asyncio.gather(*(of(side) for side in self._sides)):
+            problems += said
+            for pair, value in found.items():
+                usual[pair] = max(value, usual.get(pair, 0.0))
+        return usual, problems
 
 
 _NO_BACKEND = "no backend serves {}; add it to telemetry.backends[].clusters."

@@ -316,6 +316,8 @@ class Snapshot:
         policies: workload -> name of its policy.
         rollouts: workloads under a running rollout.
         allowed: workload -> clusters that propagation allows; a workload that is missing may be anywhere.
+        usual_rtt_s: pair of clusters, the lesser name first -> 7-day median of its median round trip in s; without an
+            entry a pair is judged by loss only.
     """
 
     at_s: float
@@ -327,3 +329,4 @@ class Snapshot:
     policies: Mapping[str, str]
     rollouts: frozenset[str] = frozenset()
     allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    usual_rtt_s: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -118,11 +118,31 @@ def _less(space: room.Room | Unknown, promised: tuple[float, float]) -> room.Roo
     return room.Room(max(0.0, space.cpu - promised[0]), max(0.0, space.memory - promised[1]), space.nodes)
 
 
+def _link_weights(snapshot: Snapshot) -> dict[tuple[str, str], float] | None:
+    """What a link matters: the requests/s of the users at its two ends, None where nobody's origin is known.
+
+    Not the requests that cross it now: moving replicas off a bad link would take its weight away, lift the taint, and
+    bring them back.
+    """
+    users: dict[str, float] = {}
+    for demand in snapshot.demand.values():
+        if not isinstance(demand, Unknown) and demand.unit == "requests/s":
+            for origin, rate in demand.by_origin.items():
+                users[origin] = users.get(origin, 0.0) + (rate if rate > 0 else 0.0)
+    if not users:
+        return None
+    at = {name: users.get(state.cluster.region, 0.0) for name, state in snapshot.clusters.items()}
+    return {network.undirected(a, b): at[a] + at[b] for a in at for b in at if a < b}
+
+
 def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Ground:
     """Works out the common ground of a cycle."""
     now = snapshot.at_s
     clocks = sight.tick(memory.clocks, {n: s.seen_s for n, s in snapshot.clusters.items()}, now)
-    _, tainted, network_memory = network.judge(snapshot.network, memory.network, settings.network, now)
+    _, tainted, network_memory = network.judge(
+        snapshot.network, memory.network, settings.network, now,
+        usual_rtt_s=snapshot.usual_rtt_s, weights=_link_weights(snapshot),
+    )  # fmt: skip
     promised = _promised(snapshot)
     taints = {}
     for name, state in snapshot.clusters.items():

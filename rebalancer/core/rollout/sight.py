@@ -20,9 +20,7 @@ from rebalancer.core.rollout.model import (
 from rebalancer.core.rollout.revision import missing_containers, revision_of, with_images
 from rebalancer.core.rollout.waves import actual_weight, batches, canary_replicas
 
-_NO_WAVE = (
-    "stands in no wave and keeps the old revision, paused; a last wave without a selector takes all the rest"
-)
+_NO_WAVE = "stands in no wave and keeps the old revision, paused; a last wave without a selector takes all the rest"
 
 
 def stable_template(seen: ClusterSeen, cluster: ClusterStatus) -> Template | None:
