@@ -123,7 +123,7 @@ def as_json(plan: Plan, errors: tuple[str, ...] = ()) -> str:
     """Returns the plan as JSON; unknown numbers are null."""
     body = {
         "id": plan.id,
-        "at": clock(plan.at_s),
+        "at": clock(plan.at_s).replace(" ", "T"),
         "summary": summary(plan),
         "gapRatio": _null(plan.gap_ratio),
         "views": {c: {"state": v.state, "since": clock(v.since_s), "detail": v.detail} for c, v in plan.views.items()},

@@ -10,6 +10,7 @@ from rebalancer.core.rollout.forward import next_step, promote
 from rebalancer.core.rollout.model import RESTING, SHARING, Observed, Request, Spec, State, Status
 from rebalancer.core.rollout.moves import Moved, roll_back
 
+_UNDONE = "the template is put back on request"
 Handled = tuple[Status, list[Event], tuple[Action, ...]]
 
 
@@ -91,5 +92,7 @@ def _undo(status: Status, observed: Observed, request: Request) -> Handled:
         return replace(done, message="undo refused: abort the rollout first"), [], ()
     actions = undo_actions(status, observed)
     if actions:
-        return status, [Event("RolloutUndone", "the template is put back on request")], actions
+        return replace(status, message=_UNDONE), [Event("RolloutUndone", _UNDONE)], actions
+    if status.message != _UNDONE:
+        done = replace(done, message="undo: the template stands as it would be put back; nothing was changed")
     return done, [], ()

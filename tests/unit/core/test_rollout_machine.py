@@ -334,6 +334,12 @@ def test_undo_puts_the_rejected_template_back() -> None:
     assert r.status.state is State.IDLE
 
 
+def test_undo_without_anything_to_undo_says_so() -> None:
+    r = run().tick(3).ask("undo").tick(2)
+    assert "nothing was changed" in r.status.message
+    assert not [w for w in r.plant.writes if isinstance(w, SetTemplate)]
+
+
 def test_undo_after_completion_brings_the_one_before_through_the_canary_again() -> None:
     r = started().until(lambda s: s.state is State.COMPLETED)
     for site in r.plant.sites.values():
