@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rebalancer.api.base import API_VERSION, Duration, Metadata, Model, Name
 
+MAX_SLOTS = 50_000
+"""Values a series: five weeks in minutes. It bounds memory and the forecast's time, which grow with it."""
 CRON_BOUNDS = (("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12))
 
 
@@ -45,6 +47,16 @@ class TelemetrySpec(Model):
     max_age: Duration = Field(default=120.0, ge=5, le=3600)
     history: Duration = Field(default=14 * 86400.0, ge=600, le=60 * 86400)
     history_step: Duration = Field(default=300.0, ge=10, le=3600)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        slots = self.history / self.history_step
+        if slots > MAX_SLOTS:
+            raise ValueError(
+                f"history ({self.history:g} s) in steps of historyStep ({self.history_step:g} s) is {slots:.0f} values "
+                f"a series, at most {MAX_SLOTS} are read; lengthen historyStep or shorten history"
+            )
+        return self
 
 
 class HubSpec(Model):
@@ -95,6 +107,24 @@ class NetworkSpec(Model):
     leave_after: Duration = Field(default=300.0, ge=0, le=86400)
     poor_loss: float = Field(default=0.05, gt=0, lt=1)
     degraded_loss: float = Field(default=0.01, gt=0, lt=1)
+    poor_rtt_factor: float = Field(default=3.0, gt=1, le=100)
+    degraded_rtt_factor: float = Field(default=1.5, gt=1, le=100)
+    poor_rtt_extra: Duration = Field(default=0.05, ge=0, le=60)
+    degraded_rtt_extra: Duration = Field(default=0.02, ge=0, le=60)
+
+    @model_validator(mode="after")
+    def _poor_is_worse(self) -> Self:
+        for name, poor, degraded in (
+            ("Loss", self.poor_loss, self.degraded_loss),
+            ("RttFactor", self.poor_rtt_factor, self.degraded_rtt_factor),
+            ("RttExtra", self.poor_rtt_extra, self.degraded_rtt_extra),
+        ):
+            if poor < degraded:
+                raise ValueError(
+                    f"poor{name} ({poor:g}) is below degraded{name} ({degraded:g}), but poor is the worse of the two; "
+                    "raise it, or lower the other"
+                )
+        return self
 
 
 class ScalingSpec(Model):

@@ -153,6 +153,12 @@ def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) 
         named: list[tuple[tuple[str | int, ...], str]] = []
         if isinstance(parsed, SchedulingPolicy) and parsed.spec.data:
             named = [(("spec", "data", "clusters", i, "name"), c.name) for i, c in enumerate(parsed.spec.data.clusters)]
+        elif isinstance(parsed, CanaryRollout):
+            named = [
+                (("spec", "placement", "waves", i, "clusters", j), c)
+                for i, w in enumerate(parsed.spec.placement.waves)
+                for j, c in enumerate(w.clusters)
+            ]
         elif isinstance(parsed, RebalancerConfig):
             named = [
                 (("spec", "telemetry", "backends", i, "clusters", j), c)

@@ -66,6 +66,10 @@ def settings_of(spec: RebalancerConfigSpec) -> CycleSettings:
             poor_loss=network.poor_loss,
             enter_after_s=network.enter_after,
             leave_after_s=network.leave_after,
+            degraded_rtt_factor=network.degraded_rtt_factor,
+            poor_rtt_factor=network.poor_rtt_factor,
+            degraded_rtt_extra_s=network.degraded_rtt_extra,
+            poor_rtt_extra_s=network.poor_rtt_extra,
         ),
     )
     return CycleSettings(

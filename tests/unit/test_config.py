@@ -48,6 +48,16 @@ spec:
     backends:
       - {url: "http://thanos:9090"}
 """
+ROLLOUT = """\
+apiVersion: rebalancer.dev/v1alpha1
+kind: CanaryRollout
+metadata: {name: web}
+spec:
+  workloadRef: {name: web}
+  strategy: {canary: {steps: [{setWeight: 100}]}}
+  placement:
+    waves: [{name: first, clusters: [eu-9]}]
+"""
 
 
 def read(text: str) -> Config:
@@ -254,6 +264,20 @@ GOLDEN: dict[str, tuple[str, str]] = {
     "a backend for a cluster that nobody knows": (
         CLUSTER + "---\n" + CONTROLLER.replace('"http://thanos:9090"', '"http://thanos:9090", clusters: [mars]'),
         "fleet.yaml:14: no MemberCluster is called 'mars'; known: eu-1",
+    ),
+    "a wave of a cluster that nobody knows": (
+        CLUSTER + "---\n" + ROLLOUT,
+        "fleet.yaml:15: no MemberCluster is called 'eu-9'; did you mean eu-1?",
+    ),
+    "poor links that are better than degraded ones": (
+        CONTROLLER + "  network: {poorLoss: 0.005}\n",
+        "fleet.yaml:8: spec.network: poorLoss (0.005) is below degradedLoss (0.01), but poor is the worse of the two; "
+        "raise it, or lower the other",
+    ),
+    "more history than can be read": (
+        CONTROLLER + "    history: 30d\n    historyStep: 10s\n",
+        "fleet.yaml:5: spec.telemetry: history (2.592e+06 s) in steps of historyStep (10 s) is 259200 values a series, "
+        "at most 50000 are read; lengthen historyStep or shorten history",
     ),
     "a URL that is none": (
         CONTROLLER.replace("http://thanos:9090", "thanos:9090"),
