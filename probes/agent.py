@@ -45,7 +45,9 @@ class Agent:
         self.lag = Histogram()
         self._lags: deque[tuple[float, float, int]] = deque(maxlen=256)
         bind = "" if config.listen[0] in _WILDCARDS else config.listen[0]
-        settings = SenderSettings(config.interval_s, config.timeout_s, flows=config.flows, bind=bind)
+        settings = SenderSettings(
+            config.interval_s, config.timeout_s, flows=config.flows, total_pps=config.max_pps, bind=bind
+        )
         self.sender = Sender(settings, keys=keys, on_lag=self._on_lag)
         before = state.load(config.state_file, config.cluster) if config.state_file else {}
         self.mesh = Mesh(config, self.sender, lambda peer, proto: before.pop((peer, proto), None))
@@ -214,7 +216,7 @@ class Agent:
     def _metrics(self, _accept: str) -> Response:
         reflector = self.reflector
         missing = self.sender.stamps_missing + (reflector.stamps_missing if reflector else 0)
-        healthy = self.vantage().self_ok
+        vantage = self.vantage()
         own = AgentState(
             values={
                 "probe_socket_drops_total": self._drops(),
@@ -223,12 +225,13 @@ class Agent:
                 "probe_targets": len(self.mesh.targets),
                 "probe_config_last_reload_successful": int(self.reload_ok),
                 "probe_config_last_reload_success_timestamp_seconds": self.reloaded_at_s,
-                "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if healthy else None,
+                "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if vantage.self_ok else None,
             },
             version=VERSION,
             cluster=self.config.cluster,
             lag=self.lag,
             reflector=dict(reflector.packets) if reflector else {},
+            sick=vantage.sick,
         )
         return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), own, time.monotonic()))
 

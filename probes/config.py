@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from probes.rate import MAX_PPS
 from probes.targets import split_address
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -49,6 +50,7 @@ class AgentConfig:
         source_pps: answers per second to one source network, 1 to 100 000.
         state_file: where counters survive a restart, None to begin at 0.
         tcp_fallback: whether a path that gives no answer over UDP is tried over TCP.
+        max_pps: probes per second to all peers together, whatever happens, 10 to 10 000.
     """
 
     cluster: str
@@ -65,6 +67,7 @@ class AgentConfig:
     source_pps: float = 2_000.0
     state_file: Path | None = None
     tcp_fallback: bool = True
+    max_pps: float = 2_000.0
 
 
 PRIVATE_NETWORKS: tuple[Network, ...] = tuple(
@@ -141,6 +144,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "source_pps": _number(1, 100_000, " packets per second"),
     "state_file": _path,
     "tcp_fallback": _flag,
+    "max_pps": _number(10, MAX_PPS, " packets per second"),
 }
 _REQUIRED = ("cluster", "region", "listen", "http", "targets_file")
 

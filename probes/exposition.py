@@ -70,6 +70,7 @@ class AgentState:
         lag: how late the loop runs.
         reflector: (source cluster, result) -> packets.
         cluster: own cluster.
+        sick: whether nothing that it measures counts.
     """
 
     values: Mapping[str, float | None]
@@ -77,6 +78,7 @@ class AgentState:
     cluster: str
     lag: Histogram
     reflector: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    sick: bool = False
 
 
 def escape(value: str) -> str:
@@ -186,6 +188,8 @@ def _render_agent(out: list[str], state: AgentState) -> None:
         below += count
         out.append(f'{name}_bucket{{le="{bound}"}} {below}\n')
     out.append(f"{name}_sum {state.lag.total!r}\n{name}_count {below}\n")
+    name = _head(out, metric("probe_sick"))
+    out.append(f"{name}{{{labels(src_cluster=state.cluster)}}} {int(state.sick)}\n")
     name = _head(out, metric("probe_build_info"))
     out.append(f"{name}{{{labels(version=state.version)}}} 1\n")
     for short, value in state.values.items():

@@ -8,9 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from probes.config import PRIVATE_NETWORKS, AgentConfig, Network
 from probes.exposition import Series
+from probes.rate import changed
 from probes.sender import Path, Sender
 from probes.states import PathState, Recent, Vantage, judge_path
 from probes.stats import OUTCOME_INDEX, PeerStats
@@ -20,7 +22,24 @@ from probes.tcp import TcpProber
 RECENT_S = 30.0
 SNAPSHOT_EVERY_S = 5.0
 MAX_RESOLUTIONS = 8
-_OWN = ("send_error", "self_drop", "resolve_error")
+_OWN = ("send_error", "self_drop")
+
+
+class Past(NamedTuple):
+    """Counters of a peer at a moment.
+
+    Attributes:
+        outcomes: settled probes over UDP.
+        tcp_ok: connects answered over TCP.
+        samples, lost: as `PeerStats.path_samples`.
+        rtt_min_s: smallest round trip of the minute before.
+    """
+
+    outcomes: list[int]
+    tcp_ok: int
+    samples: int
+    lost: int
+    rtt_min_s: float | None
 
 
 @dataclass(slots=True)
@@ -33,7 +52,7 @@ class Peer:
         tcp: counters over TCP; None until the fallback is needed for the first time.
         paths: target key -> path.
         targets: target key -> target.
-        history: (monotonic time, outcomes over UDP, answered over TCP) every 5 s for 30 s.
+        history: what it was every 5 s for 30 s.
     """
 
     cluster: str
@@ -42,9 +61,7 @@ class Peer:
     tcp: PeerStats | None = None
     paths: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     targets: dict[tuple[str, str, int], Target] = field(default_factory=dict)
-    history: deque[tuple[float, list[int], int]] = field(
-        default_factory=lambda: deque(maxlen=int(RECENT_S / SNAPSHOT_EVERY_S) + 1)
-    )
+    history: deque[Past] = field(default_factory=lambda: deque(maxlen=int(RECENT_S / SNAPSHOT_EVERY_S) + 1))
 
     @property
     def draining(self) -> bool:
@@ -54,8 +71,8 @@ class Peer:
     def recent(self) -> Recent:
         """Returns what settled in the last 30 s."""
         now = self.stats.outcomes
-        before = self.history[0][1] if self.history else [0] * len(now)
-        tcp_ok = self.tcp.outcomes[0] - (self.history[0][2] if self.history else 0) if self.tcp else 0
+        before = self.history[0].outcomes if self.history else [0] * len(now)
+        tcp_ok = self.tcp.outcomes[0] - (self.history[0].tcp_ok if self.history else 0) if self.tcp else 0
         seen = {name: now[index] - before[index] for name, index in OUTCOME_INDEX.items()}
         return Recent(
             ok=seen["ok"] + seen["late"],
@@ -65,6 +82,7 @@ class Peer:
             refused=seen["refused"],
             unreachable=seen["unreachable"],
             own=sum(seen[name] for name in _OWN),
+            unresolved=seen["resolve_error"],
             tcp_ok=tcp_ok,
             ever=self.stats.last_ok_s is not None,
             draining=self.draining,
@@ -215,9 +233,22 @@ class Mesh:
             tcp.probe(peer.cluster, peer.tcp, path.family, path.address, max(1.0, self._config.interval_s))
 
     def snapshot(self, now_s: float) -> None:
-        """Keeps the present counters for `Peer.recent`; called every 5 s."""
+        """Keeps the present counters for `Peer.recent` and looks closer at what changed; called every 5 s."""
         for peer in self.peers.values():
-            peer.history.append((now_s, list(peer.stats.outcomes), peer.tcp.outcomes[0] if peer.tcp else 0))
+            stats = peer.stats
+            samples, lost = stats.path_samples()
+            tcp_ok = peer.tcp.outcomes[0] if peer.tcp else 0
+            past = Past(list(stats.outcomes), tcp_ok, samples, lost, stats.rtt_min.get(now_s))
+            if peer.history and self._news(peer.history[0], past):
+                for path in peer.paths.values():
+                    self._sender.boost(path, now_s)
+            peer.history.append(past)
+
+    @staticmethod
+    def _news(before: Past, now: Past) -> bool:
+        lost = now.lost - before.lost
+        answered = now.samples - before.samples - lost
+        return changed(ok=answered, lost=lost, rtt_min_s=now.rtt_min_s, rtt_min_before_s=before.rtt_min_s)
 
     def vantage(self, *, lag_s: float, own_drops: int, now_unix_s: float) -> Vantage:
         """Returns the agent's own health.
@@ -235,8 +266,8 @@ class Mesh:
             self_ok=fresh if settled else None,
             lag_s=lag_s,
             own_drops=own_drops,
-            peers=sum(1 for recent in recents if recent.ok + recent.lost + recent.refused + recent.own),
-            peers_answering=sum(1 for recent in recents if recent.ok),
+            peers=sum(1 for recent in recents if recent.tried),
+            peers_answering=sum(1 for recent in recents if recent.heard),
         )
 
     def states(self, vantage: Vantage) -> dict[str, tuple[PathState, str]]:

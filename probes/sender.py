@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import heapq
-import itertools
 import random
 import socket
 import time
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 
 from probes import sockets, stamp
 from probes.keys import SSID_BITS, KeyRing
+from probes.rate import BOOST_S, MAX_PPS, Schedule
 from probes.session import MAX_PENDING, Answer, PathSession, Pending
 from probes.stats import PeerStats
 
@@ -39,7 +38,7 @@ class SenderSettings:
         timeout_s: an answer after it is `late`.
         grace_s: how long a lost probe may wait for the answer that tells its direction.
         flows: source ports per address family; 13 see four equal ECMP paths with 90 %.
-        total_pps: hard cap over all paths; beyond it every interval is stretched.
+        total_pps: hard cap over all paths, whatever happens; `rate.Schedule` shares it.
         bind: local address to send from, empty for the kernel's choice.
     """
 
@@ -47,7 +46,7 @@ class SenderSettings:
     timeout_s: float = 2.0
     grace_s: float = 3.0
     flows: int = 13
-    total_pps: float = 10_000.0
+    total_pps: float = MAX_PPS
     bind: str = ""
 
 
@@ -93,8 +92,7 @@ class Sender:
         self._sockets: dict[int, list[socket.socket]] = {}
         self._socket_drops: dict[int, int] = {}
         self._own_drop_s = float("-inf")
-        self._heap: list[tuple[float, int, Path]] = []
-        self._order = itertools.count()
+        self._schedule: Schedule[Path] = Schedule(settings.interval_s, settings.total_pps)
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,14 +125,20 @@ class Sender:
         path = Path(name, session)
         self._paths[session.ssid] = path
         phase = random.random() * settings.interval_s
-        heapq.heappush(self._heap, (time.monotonic() + phase, next(self._order), path))
+        self._schedule.add(path, time.monotonic() + phase)
         self._arm()
         return path
 
     def remove(self, path: Path) -> None:
         """Removes a path; what it had under way is never counted."""
         path.active = False
+        self._schedule.remove(path)
         self._paths.pop(path.session.ssid, None)
+
+    def boost(self, path: Path, now_s: float) -> None:
+        """Probes a path more often for a minute; not while the own socket drops, which that would only worsen."""
+        if now_s - self._own_drop_s > BOOST_S:
+            self._schedule.boost(path, now_s)
 
     def rekey(self, keys: KeyRing) -> None:
         """Takes new keys: sessions of another key begin anew under the active one; their counters go on."""
@@ -178,27 +182,21 @@ class Sender:
         return opened
 
     def _arm(self) -> None:
-        if self._loop is None or not self._heap:
+        wait_s = self._schedule.next_in_s(time.monotonic())
+        if self._loop is None or wait_s is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        delay = max(_TICK_S, self._heap[0][0] - time.monotonic())
-        self._timer = self._loop.call_later(delay, self._tick)
+        self._timer = self._loop.call_later(max(_TICK_S, wait_s), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now_s = time.monotonic()
-        interval_s = max(self.settings.interval_s, len(self._paths) / self.settings.total_pps)
         for _ in range(_BATCH):
-            if not self._heap or self._heap[0][0] > now_s:
+            path = self._schedule.take(now_s, random.uniform(1 - _JITTER, 1 + _JITTER))
+            if path is None:
                 break
-            due_s, _order, path = heapq.heappop(self._heap)
-            if not path.active:
-                continue
             self._send(path)
-            step = interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
-            # After a pause the missed probes are not made up for: a burst would measure itself.
-            heapq.heappush(self._heap, (max(due_s + step, now_s), next(self._order), path))
         self._arm()
 
     def _send(self, path: Path) -> None:

@@ -20,7 +20,10 @@ LAST_OK_AGE = _P + "last_ok_age_seconds:min"
 
 
 def _settled(outcomes: str) -> str:
-    return f'sum by ({BY}) (increase({metric("probe_probes_total").name}{{outcome=~"{outcomes}"}}[{WINDOW}]))'
+    grown = f'increase({metric("probe_probes_total").name}{{outcome=~"{outcomes}"}}[{WINDOW}])'
+    # What an agent counted while it distrusted itself says nothing about its paths: they become unknown.
+    sick = f"max_over_time({metric('probe_sick').name}[{WINDOW}]) > 0"
+    return f"sum by ({BY}) ({grown} unless on (src_cluster, instance) ({sick}))"
 
 
 def _mean(short: str) -> str:

@@ -40,6 +40,14 @@ def test_a_closed_port_is_refused() -> None:
     assert asyncio.run(tcp.connect_once(socket.AF_INET, address)) == ("refused", None)
 
 
+def test_a_process_that_hangs_does_not_pass_for_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "CONNECT_DEADLINE_S", 0.2)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1)  # the kernel accepts; nobody ever closes
+        assert asyncio.run(tcp.connect_once(socket.AF_INET, sock.getsockname())) == ("lost_unknown", None)
+
+
 @pytest.mark.parametrize(
     ("sentence", "rtt_us", "retransmissions", "length", "expected"),
     [
