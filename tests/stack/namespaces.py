@@ -139,7 +139,7 @@ class Net:
 
     def __init__(self, label: str, names: Iterable[str], folder: Path) -> None:
         base = f"rp{os.getpid()}{label}"
-        self.router = f"{base}-r"
+        self.router = f"{base}-router"
         self.nodes: dict[str, Node] = {}
         folder.mkdir(parents=True, exist_ok=True)
         commands = [f"netns add {self.router}"]

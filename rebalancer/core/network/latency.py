@@ -225,14 +225,15 @@ def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
         stale = Cell(age_s=age_s)
     if draining:
         return replace(stale, state="maintenance")
-    if count is None or count <= 0 or loss is None:
-        refused = reader.get("refused:increase2m", "udp", fresh=True) or 0.0
-        if refused > 0:
-            return Cell(age_s=age_s, state="peer_down")
-        return _over_tcp(reader) or stale
-    if loss >= 1:
+    if count is None or count <= 0 or loss is None or loss >= 1:
         if (tcp := _over_tcp(reader)) is not None:
             return tcp
+        # Hosts send about one ICMP error a second, so a dead process lets most probes vanish and refuses a few.
+        if (reader.get("refused:increase2m", "udp", fresh=True) or 0.0) > 0:
+            return Cell(age_s=age_s, state="peer_down")
+    if count is None or count <= 0 or loss is None:
+        return stale
+    if loss >= 1:
         # Without any reply ever, a closed firewall and a dead path look the same: nothing is known.
         return Cell(state="unknown") if age_s is None else _with_loss(Cell(age_s=age_s, state="path_down"), 1.0, count)
     cell = _with_loss(reader.timed("udp", fresh=True), loss, count)

@@ -80,6 +80,7 @@ REFUSED: Table = {
     ("refused:increase2m", "a", "b", "udp"): (120.0, 1.0),
     ("samples:increase2m", "a", "b", "udp"): (0, 1),
 }
+FEW_REFUSED: Table = {("refused:increase2m", "a", "b", "udp"): (100.0, 1.0)}
 NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_age_seconds:min", "a", "b")}
 
 
@@ -91,6 +92,11 @@ NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_a
         ("a reaches nobody, others reach each other", cut(("a", "b"), ("a", "c"), ("a", "d")), "c", "uplink_down"),
         ("UDP is cut, TCP connects", cut(("a", "b")) | series("a", "b", proto="tcp", rtt=0.2), "b", "udp_blocked"),
         ("the host refuses", without(full_mesh(), "a", "b") | REFUSED, "b", "peer_down"),
+        ("it refuses one a second, the rest is silence", cut(("a", "b")) | FEW_REFUSED, "b", "peer_down"),
+        (
+            "a firewall refuses UDP, TCP connects",
+            cut(("a", "b")) | FEW_REFUSED | series("a", "b", proto="tcp"), "b", "udp_blocked",
+        ),
     ],
 )
 def test_path_states_need_all_vantage_points(sentence: str, table: Table, dst: str, state: str) -> None:
