@@ -6,14 +6,16 @@ that probing never depends on it.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import socket
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ from probes.topology import weight
 
 ACTIVE_AGENTS = 2
 REQUEST_DEADLINE_S = 5.0
+ASK_EVERY_S = 15.0
 MAX_ANSWER_OCTETS = 16 << 20
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+log = logging.getLogger("rebalancer-probe")
 
 
 class ElectionError(Exception):
@@ -118,3 +122,54 @@ def read_endpoints(service: str, account: Path = SERVICE_ACCOUNT) -> list[Endpoi
     except (OSError, ValueError) as error:
         raise ElectionError(f"{service}: the API server can't be asked ({error}).") from error
     return ready_endpoints(document)
+
+
+class Election:
+    """Keeps in mind who probes; the last list stands while the API server is silent.
+
+    Args:
+        service: `namespace/name` of the headless Service.
+        cluster: own cluster, the key of the choice.
+    """
+
+    def __init__(self, service: str, cluster: str) -> None:
+        self.elected: tuple[str, ...] = ()
+        self.name = own_name()
+        self._service = service
+        self._cluster = cluster
+        self._said: str | None = None
+
+    @property
+    def won(self) -> bool:
+        """Whether this agent is one of those that probe; not before the first list is known."""
+        return self.name in self.elected
+
+    async def follow(self, on_change: Callable[[], None]) -> None:
+        """Asks every 15 s, for ever.
+
+        Args:
+            on_change: called after the elected changed.
+        """
+        while True:
+            await self.ask(on_change)
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def ask(self, on_change: Callable[[], None]) -> None:
+        """Asks once; a failure or an empty list changes nothing."""
+        try:
+            found = await asyncio.to_thread(read_endpoints, self._service)
+            if not found:
+                raise ElectionError(f"{self._service}: no agent is ready; is it the headless Service of the probes?")
+        except ElectionError as error:
+            self._say(f"election: {error} {', '.join(self.elected) or 'Nobody'} stays elected.")
+            return
+        elected = elect(self._cluster, found)
+        if elected != self.elected:
+            self.elected = elected
+            self._say(f"election: {', '.join(elected)} of {len(found)} agents probe; this one is {self.name}.")
+            on_change()
+
+    def _say(self, words: str) -> None:
+        if words != self._said:
+            self._said = words
+            log.warning("%s", words)

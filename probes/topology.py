@@ -1,9 +1,9 @@
 """Which of all targets one agent probes: everybody in a small fleet, one cluster per region in a big one. Pure.
 
-A full mesh of n clusters is n^2 paths. Beyond 200 clusters each region has one representative: representatives probe each
-other and the clusters of their region, the others probe only their representative. What was not measured between two
-clusters is inherited from their regions' pair in the latency map. Every agent finds the same representatives from the
-same list, without asking anybody.
+A full mesh of n clusters is n^2 paths. Beyond 200 clusters each region has one representative: representatives probe
+each other and the clusters of their region, the others probe only their representative. What was not measured between
+two clusters is inherited from their regions' pair in the latency map. Every agent finds the same representatives from
+the same list, without asking anybody.
 """
 
 from __future__ import annotations

@@ -78,6 +78,8 @@ PROBE_METRICS: tuple[Metric, ...] = (
     _m("probe_config_last_reload_successful", "gauge", "", "1 if the last reload worked.", "probes"),
     _m("probe_config_last_reload_success_timestamp_seconds", "gauge", "", "When a reload last worked.", "probes"),
     _m("probe_sick", "gauge", "src_cluster", "1 while the agent distrusts itself; its paths are unknown.", "probes"),
+    _m("probe_active", "gauge", "", "1 while the agent probes, 0 while it only reflects.", "probes"),
+    _m("probe_reached", "gauge", "", "1 while probes of peers arrive, 0 while they answer but don't arrive.", "probes"),
     _m("probe_build_info", "info", "version", "Version of the probe.", "probes"),
     _m("probe_self_rtt_seconds", "gauge", "", "Round-trip time to the own loopback reflector.", "probes"),
 )  # fmt: skip

@@ -95,7 +95,9 @@ NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_a
         ("it refuses one a second, the rest is silence", cut(("a", "b")) | FEW_REFUSED, "b", "peer_down"),
         (
             "a firewall refuses UDP, TCP connects",
-            cut(("a", "b")) | FEW_REFUSED | series("a", "b", proto="tcp"), "b", "udp_blocked",
+            cut(("a", "b")) | FEW_REFUSED | series("a", "b", proto="tcp"),
+            "b",
+            "udp_blocked",
         ),
     ],
 )

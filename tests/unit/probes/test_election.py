@@ -46,7 +46,12 @@ def test_the_ready_ones_of_all_slices_count_once() -> None:
         "items": [
             {
                 "endpoints": [
-                    {"addresses": ["10.0.0.1"], "targetRef": {"name": "p1"}, "zone": "a", "conditions": {"ready": True}},
+                    {
+                        "addresses": ["10.0.0.1"],
+                        "targetRef": {"name": "p1"},
+                        "zone": "a",
+                        "conditions": {"ready": True},
+                    },
                     {"addresses": ["10.0.0.2"], "targetRef": {"name": "p2"}, "conditions": {"ready": False}},
                     {"addresses": ["10.0.0.3"]},
                 ]
