@@ -3,19 +3,19 @@
 A cell is filled from the recorded series of the probes, read in one query. What is missing, NaN, infinite, negative or
 too old is unknown: never 0 ms, never 100 % loss. Without an own measurement a cell takes the reverse direction's (a
 probe goes both ways, so two probers of one pair see the same round trip: Azure |A-B - B-A| p50 1 ms, max 6 ms), else
-the median between the two regions.
+the median between the two regions, else what the triangle inequality leaves over common neighbours (`inherit`).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-Pair = tuple[str, str]
+from rebalancer.core.network.heritage import Heritage, Pair
+
 CellState = Literal[
     "ok", "lossy", "peer_down", "cluster_down", "path_down", "uplink_down", "udp_blocked", "maintenance", "unknown"
 ]
@@ -44,6 +44,7 @@ class Cell:
         age_s: how long ago the last good reply came; None if never.
         state: what the path does; `unknown` keeps the last values while they are at most an hour old.
         source: where the values come from.
+        error_s: how far the round trip may be off, in s, where it was not measured; None for measured ones.
         proto: udp, or tcp where UDP is blocked.
     """
 
@@ -60,6 +61,7 @@ class Cell:
     state: CellState = "unknown"
     source: CellSource = "direct"
     proto: str = "udp"
+    error_s: float | None = None
 
     @property
     def judged(self) -> bool:
@@ -100,11 +102,14 @@ class LatencyMap:
     regions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def rtt_s(self, src: str, dst: str) -> float | None:
-        """Returns the mean round-trip time in s, None where it is unknown; a cluster to itself is 0.5 ms."""
+        """Returns the mean round-trip time in s, None where it is unknown; a cluster to itself is 0.5 ms.
+
+        Predictions are in `cells` only: they rank pairs that nobody measured and don't place workloads.
+        """
         if src == dst:
             return INTRA_REGION_RTT_S
         cell = self.cells.get((src, dst))
-        return cell.rtt_mean_s if cell else None
+        return cell.rtt_mean_s if cell and cell.source != "predicted" else None
 
     def loss(self, src: str, dst: str) -> float | None:
         """Returns the share of probes lost, 0 to 1, None where it is unknown; a cluster to itself loses nothing."""
@@ -178,10 +183,11 @@ def build_map(
         if src != dst
     }
     direct = _tell_downs_apart(direct)
-    regional = _regional(direct, clusters)
+    measured = {pair: cell.rtt_mean_s for pair, cell in direct.items() if cell.judged and cell.rtt_mean_s is not None}
+    heritage = Heritage(measured, clusters)
     cells = {
         # Whatever a direct cell says itself stands, be it that the path is down.
-        pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, regional, clusters)
+        pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, heritage)
         for pair, cell in direct.items()
     }
     return LatencyMap(MappingProxyType(cells), MappingProxyType(dict(clusters)))
@@ -271,9 +277,7 @@ def _tell_downs_apart(cells: Mapping[Pair, Cell]) -> dict[Pair, Cell]:
     return told
 
 
-def _substitute(
-    pair: Pair, own: Cell, direct: Mapping[Pair, Cell], regional: Mapping[Pair, float], clusters: Mapping[str, str]
-) -> Cell:
+def _substitute(pair: Pair, own: Cell, direct: Mapping[Pair, Cell], heritage: Heritage) -> Cell:
     reverse = direct[pair[1], pair[0]]
     if reverse.judged and reverse.rtt_mean_s is not None:
         forward = reverse.loss_forward
@@ -281,20 +285,14 @@ def _substitute(
         return replace(reverse, source="reverse", loss_forward=swapped)
     if own.rtt_mean_s is not None:
         return own  # at most an hour old: nearer to the truth than other clusters' values
-    rtt = regional.get((clusters[pair[0]], clusters[pair[1]]))
-    if rtt is None:
+    source: CellSource = "region"
+    found = heritage.of_regions(*pair)
+    if found is None:
+        source, found = "predicted", heritage.predicted(*pair)
+    if found is None:
         return own
-    return Cell(rtt_mean_s=rtt, rtt_p50_s=rtt, age_s=own.age_s, source="region")
-
-
-def _regional(cells: Mapping[Pair, Cell], clusters: Mapping[str, str]) -> dict[Pair, float]:
-    """Median round trip between two regions, either way round; the reverse of a pair counts for it too."""
-    found: dict[Pair, list[float]] = {}
-    for (src, dst), cell in cells.items():
-        if cell.judged and cell.rtt_mean_s is not None:
-            for key in {(clusters[src], clusters[dst]), (clusters[dst], clusters[src])}:
-                found.setdefault(key, []).append(cell.rtt_mean_s)
-    return {key: statistics.median(values) for key, values in found.items()}
+    rtt_s, error_s = found
+    return Cell(rtt_mean_s=rtt_s, rtt_p50_s=rtt_s, age_s=own.age_s, source=source, error_s=error_s)
 
 
 def origin_rtt(

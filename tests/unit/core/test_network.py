@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rebalancer.core.network import (
     INTRA_REGION_RTT_S,
     Cell,
+    Heritage,
     LatencyMap,
     NetworkMemory,
     NetworkSettings,
@@ -158,6 +159,70 @@ def test_then_the_region_pair_without_its_loss() -> None:
         "unknown",
         False,
     )
+
+
+def test_a_region_s_value_has_the_spread_of_its_pairs_or_the_own_offset_as_error() -> None:
+    five = CLUSTERS | {"e": "us"}
+    near = series("d", "a", rtt=0.002)
+    cell = build_map(series("a", "b", rtt=0.08) | near, five, NOW).cells["d", "b"]
+    assert (cell.source, cell.rtt_mean_s, cell.error_s) == ("region", 0.08, 0.002)
+    cell = build_map(series("a", "b", rtt=0.08) | series("a", "e", rtt=0.1) | near, five, NOW).cells["d", "b"]
+    assert cell.rtt_mean_s == pytest.approx(0.09)
+    assert cell.error_s == pytest.approx(0.01)
+    assert build_map(series("a", "b"), CLUSTERS, NOW).cells["a", "b"].error_s is None, "a measured value has none"
+
+
+def test_last_comes_the_triangle_over_common_neighbours_and_it_places_nothing() -> None:
+    table = series("a", "b", rtt=0.08) | series("c", "b", rtt=0.2)
+    latency = build_map(table, {"a": "eu", "b": "us", "c": "ap"}, NOW)
+    cell = latency.cells["a", "c"]
+    assert (cell.source, cell.state, cell.judged, cell.loss) == ("predicted", "unknown", False, None)
+    assert cell.rtt_mean_s == pytest.approx(0.2)
+    assert cell.error_s == pytest.approx(0.08), "between 120 and 280 ms"
+    assert latency.rtt_s("a", "c") is None, "it only ranks"
+    assert origin_rtt(latency, {"a": "eu", "b": "us", "c": "ap"}, "eu", "c") is None
+
+
+points = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.tuples(st.floats(0, 0.2), st.floats(0, 0.2)), min_size=2, max_size=8
+)
+
+
+@given(points, st.sets(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh"))), st.booleans())
+def test_where_the_triangle_inequality_holds_the_truth_is_within_the_error(
+    place: dict[str, tuple[float, float]], known: set[tuple[str, str]], own_regions: bool
+) -> None:
+    def truth(x: str, y: str) -> float:
+        return 0.001 + math.dist(place[x], place[y])
+
+    regions = {name: name if own_regions else "one" for name in place}
+    measured = {(x, y): truth(x, y) for x, y in known if x in place and y in place and x != y}
+    table = {key: value for pair, rtt in measured.items() for key, value in series(*pair, rtt=rtt).items()}
+    latency = build_map(table, regions, NOW)
+    for (src, dst), cell in latency.cells.items():
+        swapped = latency.cells[dst, src]
+        assert cell.rtt_mean_s == pytest.approx(swapped.rtt_mean_s) if cell.rtt_mean_s else swapped.rtt_mean_s is None
+        if (src, dst) in measured:
+            assert (cell.source, cell.error_s) == ("direct", None)
+        elif (dst, src) in measured:
+            assert (cell.source, cell.error_s) == ("reverse", None)
+        elif cell.rtt_mean_s is not None:
+            assert cell.source == ("predicted" if own_regions else "region")
+            assert cell.error_s is not None
+            assert not cell.judged
+            if own_regions:
+                assert abs(cell.rtt_mean_s - truth(src, dst)) <= cell.error_s + 1e-9
+        else:
+            assert cell == Cell()
+
+
+def test_two_hundred_clusters_with_holes_are_mapped_in_time() -> None:
+    rng = random.Random(3)
+    names = [f"c{n}" for n in range(200)]
+    measured = {(a, b): rng.uniform(0.001, 0.3) for a in names for b in names if a != b and rng.random() < 0.3}
+    heritage = Heritage(measured, {name: name for name in names})
+    found = [heritage.predicted(a, b) for a in names for b in names if a != b and (a, b) not in measured]
+    assert sum(one is not None for one in found) > 20_000
 
 
 def test_a_down_path_is_never_replaced_by_a_guess() -> None:

@@ -311,8 +311,13 @@ def test_an_agent_that_was_not_elected_reflects_only_until_it_is(
 ) -> None:
     ready = [Endpoint("one", "z1"), Endpoint("two", "z2")]
     monkeypatch.setattr(election, "ASK_EVERY_S", 0.05)
-    asked = []
-    monkeypatch.setattr(election, "read_endpoints", lambda service: asked.append(service) or list(ready))
+    asked: list[str] = []
+
+    def answer(service: str) -> list[Endpoint]:
+        asked.append(service)
+        return list(ready)
+
+    monkeypatch.setattr(election, "read_endpoints", answer)
     monkeypatch.setenv("POD_NAME", "me")
     probe = agent(tmp_path, [], election="net/probe")
     own = f"127.0.0.1:{probe.config.listen[1]}"
