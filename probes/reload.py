@@ -98,7 +98,7 @@ class TargetList:
         before = self._mesh.targets
         try:
             change = await asyncio.to_thread(self._compare, before)
-        except TargetError as error:
+        except (TargetError, RuntimeError) as error:  # the latter: no thread could be had
             self.ok = False
             log.error("%s The %d targets before stay in force.", error, len(before))
             return

@@ -175,6 +175,7 @@ def test_every_fault_of_a_link_is_called_by_its_name(links: Net) -> None:
     states = links.states()
     assert "mostly on the way out" in states["a", "b"][1]
     assert "mostly on the way back" in states["b", "c"][1]
+    assert "advertise 0.0.0.0:8620: reached by b" in links.nodes["a"].get("/healthz"), "its one open way in"
     before = scrape(links)
     expected = {pair: state for pair, state in BY_CORE.items() if pair != ("d", "c")}
     wait_for(
@@ -188,7 +189,7 @@ def test_every_fault_of_a_link_is_called_by_its_name(links: Net) -> None:
 
 
 def test_loss_is_degraded_or_poor_by_its_share_and_a_clean_link_is_good(links: Net) -> None:
-    before = scrape(links)
+    before, begun_s = scrape(links), time.monotonic()
     expected = {("a", "b"): "poor", ("b", "c"): "degraded", ("c", "d"): "good"}
 
     def qualities() -> dict[Pair, str]:
@@ -199,8 +200,14 @@ def test_loss_is_degraded_or_poor_by_its_share_and_a_clean_link_is_good(links: N
         return {pair: found.get(pair, "none") for pair in expected}
 
     wait_for(lambda: qualities() == expected, qualities)
-    cells = latency(links, before).cells
+    wait_for(lambda: time.monotonic() - begun_s > 10.0, lambda: "enough time to see rates")
+    cells, passed_s = latency(links, before).cells, time.monotonic() - begun_s
     out, back = cells["a", "b"], cells["b", "c"]
+    assert out.samples > 2 * cells["c", "d"].samples, "a path that loses is looked at closer"
+    for src in "abcd":
+        sent = sum(cell.samples for (a, _b), cell in cells.items() if a == src)
+        # What was under way at the first scrape (2 s and 3 s of grace) may settle within.
+        assert sent <= AGENT["max_pps"] * (passed_s + 5.0), "never above the budget"
     assert out.loss == pytest.approx(13 / 64, abs=0.06)
     assert (out.loss_forward or 0.0) > 0.9 * (out.loss or 0.0)
     assert (back.loss_forward or 0.0) < 0.1 * (back.loss or 0.0)

@@ -155,9 +155,13 @@ class Net:
                 f"-n {node.namespace} link set uplink up",
                 f"-n {node.namespace} route add default via 10.77.{index}.1",
             ]
-        for command in commands:
-            ip(*command.split())
-        self._sysctl(self.router, _SYSCTL)
+        try:
+            for command in commands:
+                ip(*command.split())
+            self._sysctl(self.router, _SYSCTL)
+        except RuntimeError:
+            self.close()
+            raise
         for node in self.nodes.values():
             node.peers = {
                 other.name: {
