@@ -138,9 +138,12 @@ class Mesh:
 
     def applying(self, change: Diff) -> Iterator[None]:
         """Makes a change, a batch at each step, so that the loop need not wait; what is not in it is left alone."""
+        moving = {target.cluster for target in change.added}
         steps = (
-            *((self._remove, target) for target in change.removed),
+            *((self._remove, target) for target in change.removed if target.cluster not in moving),
             *((self._add, target) for target in change.added),
+            # A peer at another address keeps its counters, because it is never without one.
+            *((self._remove, target) for target in change.removed if target.cluster in moving),
             *((self._change, target) for target in change.changed),
         )
         for index, (step, target) in enumerate(steps, 1):

@@ -97,12 +97,11 @@ class TargetList:
     async def _reload(self) -> None:
         before = self._mesh.targets
         try:
-            change = await asyncio.to_thread(self._compare, before)
-        except (TargetError, RuntimeError) as error:  # the latter: no thread could be had
+            await self._apply(await asyncio.to_thread(self._compare, before))
+        except (TargetError, RuntimeError) as error:  # the latter: neither a thread nor a session id can be had
             self.ok = False
             log.error("%s The %d targets before stay in force.", error, len(before))
             return
-        await self._apply(change)
         self.ok, self.expired = True, False
         self.read_at_s, self._known_s = time.time(), time.monotonic()
         log.info("%d targets in force", len(self._mesh.targets))

@@ -147,6 +147,7 @@ RECORDED: dict[str, Recorded] = {
         Recorded(_P + "loss:ratio2m", PAIR, "Loss over 2 min, settled probes only."),
         Recorded(_P + "loss_forward:ratio2m", PAIR, "Loss on the way out over 2 min."),
         Recorded(_P + "refused:increase2m", PAIR, "Probes of the last 2 min whose host says that no process listens."),
+        Recorded(_P + "send_errors:increase2m", PAIR, "Probes of the last 2 min that the own host could not send."),
         Recorded(_P + "rtt_seconds:mean2m", PAIR, "Mean round-trip time over 2 min."),
         Recorded(_P + "rtt_seconds:p50_2m", PAIR, "Median round-trip time over 2 min."),
         Recorded(_P + "rtt_seconds:p99_2m", PAIR, "99th percentile of the round-trip time over 2 min."),

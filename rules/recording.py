@@ -11,6 +11,7 @@ _P = "pair:rebalancer_probe_"
 SAMPLES = _P + "samples:increase2m"
 LOSS = _P + "loss:ratio2m"
 LOSS_FORWARD = _P + "loss_forward:ratio2m"
+SEND_ERRORS = _P + "send_errors:increase2m"
 REFUSED = _P + "refused:increase2m"
 RTT_MEAN = _P + "rtt_seconds:mean2m"
 RTT_P50 = _P + "rtt_seconds:p50_2m"
@@ -46,6 +47,7 @@ def recording_groups() -> tuple[Group, ...]:
         Recording(LOSS, f"{_settled('|'.join(LOST_OUTCOMES))} / {samples}"),
         Recording(LOSS_FORWARD, f"{_settled('lost_forward')} / {samples}"),
         Recording(REFUSED, _settled("refused")),
+        Recording(SEND_ERRORS, _settled("send_error")),
         Recording(RTT_MEAN, _mean("probe_rtt_seconds")),
         Recording(RTT_P50, _quantile(0.5)),
         Recording(RTT_P99, _quantile(0.99)),

@@ -74,7 +74,7 @@ CLUSTERS_BY_AGENT = {
     ("p", "r"): "silent", ("q", "r"): "silent", ("p", "s"): "silent", ("q", "s"): "silent",
 }  # fmt: skip
 CLUSTERS_BY_CORE = {
-    ("p", "q"): "ok", ("q", "p"): "ok",
+    ("p", "q"): "ok", ("q", "p"): "ok", ("r", "p"): "uplink_down", ("r", "q"): "uplink_down",
     ("p", "r"): "cluster_down", ("q", "r"): "cluster_down", ("p", "s"): "cluster_down", ("q", "s"): "cluster_down",
 }  # fmt: skip
 
@@ -142,6 +142,7 @@ def record(before: Counters, after: Counters, now: float) -> dict[tuple[str, str
         grown = {name: after[name, *path] - before.get((name, *path), 0.0) for name, *rest in after if (*rest,) == path}
         samples = sum(grown[name] for name in PATH_OUTCOMES)
         values = {"samples:increase2m": samples, "refused:increase2m": grown["refused"]}
+        values["send_errors:increase2m"] = grown["send_error"]
         if samples > 0:
             values["loss:ratio2m"] = sum(grown[name] for name in LOST_OUTCOMES) / samples
             values["loss_forward:ratio2m"] = grown["lost_forward"] / samples

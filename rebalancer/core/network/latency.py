@@ -9,6 +9,7 @@ the median between the two regions, else what the triangle inequality leaves ove
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -176,11 +177,11 @@ def build_map(
     del now  # the ages are relative to it already
     chosen = settings or MapSettings()
     table = {(name.removeprefix(_PREFIX), src, dst, proto): value for (name, src, dst, proto), value in samples.items()}
+    readers = {(src, dst): _Reader(table, src, dst, chosen) for src in clusters for dst in clusters if src != dst}
+    cut_off = _cut_off(readers)
     direct = {
-        (src, dst): _direct(_Reader(table, src, dst, chosen), chosen, {src, dst} & set(maintenance) != set())
-        for src in clusters
-        for dst in clusters
-        if src != dst
+        pair: _direct(reader, chosen, draining=not set(maintenance).isdisjoint(pair), cut_off=pair[0] in cut_off)
+        for pair, reader in readers.items()
     }
     direct = _tell_downs_apart(direct)
     measured = {pair: cell.rtt_mean_s for pair, cell in direct.items() if cell.judged and cell.rtt_mean_s is not None}
@@ -207,6 +208,9 @@ class _Reader:
         usable = math.isfinite(value) and 0 <= value <= high and age_s <= limit
         return value if usable else None
 
+    def counted(self, name: str) -> bool:
+        return (self.get(name, "udp", fresh=True) or 0.0) > 0
+
     def last_ok_age(self, proto: str) -> float | None:
         value, age_s = self._table.get(("last_ok_age_seconds:min", self._src, self._dst, proto), (math.nan, math.nan))
         return max(0.0, value) + age_s if math.isfinite(value) and math.isfinite(age_s) else None
@@ -222,7 +226,20 @@ class _Reader:
         )
 
 
-def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
+def _cut_off(readers: Mapping[Pair, _Reader]) -> frozenset[str]:
+    """Sources whose own host can't send to at least two others while none answers: their uplink is gone."""
+    failing = Counter(pair[0] for pair, reader in readers.items() if reader.counted("send_errors:increase2m"))
+    several = {src for src, pairs in failing.items() if pairs >= 2}
+    answered = {
+        pair[0]
+        for pair, reader in readers.items()
+        if pair[0] in several
+        and reader.get("loss:ratio2m", "udp", fresh=True, high=math.nextafter(1.0, 0.0)) is not None
+    }
+    return frozenset(several - answered)
+
+
+def _direct(reader: _Reader, settings: MapSettings, *, draining: bool, cut_off: bool) -> Cell:
     count = reader.get("samples:increase2m", "udp", fresh=True)
     loss = reader.get("loss:ratio2m", "udp", fresh=True, high=1.0)
     age_s = reader.last_ok_age("udp")
@@ -234,8 +251,10 @@ def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
     if count is None or count <= 0 or loss is None or loss >= 1:
         if (tcp := _over_tcp(reader)) is not None:
             return tcp
+        if cut_off and reader.counted("send_errors:increase2m"):
+            return Cell(age_s=age_s, state="uplink_down")
         # Hosts send about one ICMP error a second, so a dead process lets most probes vanish and refuses a few.
-        if (reader.get("refused:increase2m", "udp", fresh=True) or 0.0) > 0:
+        if reader.counted("refused:increase2m"):
             return Cell(age_s=age_s, state="peer_down")
     if count is None or count <= 0 or loss is None:
         return stale
@@ -263,16 +282,23 @@ def _tell_downs_apart(cells: Mapping[Pair, Cell]) -> dict[Pair, Cell]:
     """Names the culprit of each path without answers: it takes the other vantage points to know."""
     told = dict(cells)
     answers = {pair for pair, cell in cells.items() if cell.judged and not cell.down}
+    answers_of = Counter(name for pair in answers for name in pair)
+    from_src: dict[str, list[bool]] = defaultdict(list)
+    to_dst: dict[str, dict[str, bool]] = defaultdict(dict)
+    for (src, dst), cell in cells.items():
+        if cell.judged:
+            from_src[src].append(cell.down)
+            if cell.state != "uplink_down":  # who can't send at all is no witness of another
+                to_dst[dst][src] = cell.down
     for (src, dst), cell in cells.items():
         if cell.state != "path_down":
             continue
-        from_src = [other for (a, _b), other in cells.items() if a == src and other.judged]
-        to_dst = [other for (a, b), other in cells.items() if b == dst and a != src and other.judged]
-        src_cut = len(from_src) >= 2 and all(other.down for other in from_src)
-        dst_answers_elsewhere = any(dst in pair and src not in pair for pair in answers)
-        if src_cut and any(src not in pair for pair in answers):
+        src_cut = len(from_src[src]) >= 2 and all(from_src[src])
+        witnesses = [down for other, down in to_dst[dst].items() if other != src]
+        dst_answers_elsewhere = answers_of[dst] > ((src, dst) in answers) + ((dst, src) in answers)
+        if src_cut and len(answers) > answers_of[src]:
             told[src, dst] = replace(cell, state="uplink_down")
-        elif to_dst and all(other.down for other in to_dst) and not dst_answers_elsewhere:
+        elif witnesses and all(witnesses) and not dst_answers_elsewhere:
             told[src, dst] = replace(cell, state="cluster_down")
     return told
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -105,6 +106,50 @@ NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_a
 def test_path_states_need_all_vantage_points(sentence: str, table: Table, dst: str, state: str) -> None:
     cell = build_map(table, CLUSTERS, NOW).cells["a", dst]
     assert (cell.state, cell.source) == (state, "direct"), sentence
+
+
+def unsent(*pairs: tuple[str, str]) -> Table:
+    table = full_mesh()
+    for src, dst in pairs:
+        table = without(table, src, dst)
+        table |= {("samples:increase2m", src, dst, "udp"): (0, 1), ("send_errors:increase2m", src, dst, "udp"): (99, 1)}
+        table |= {("last_ok_age_seconds:min", src, dst, "udp"): (90.0, 1.0)}
+    return table
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pairs", "state", "source"),
+    [
+        ("nothing can be sent to anybody", [("a", "b"), ("a", "c"), ("a", "d")], "uplink_down", "direct"),
+        ("one route is missing, the others work", [("a", "b")], "ok", "reverse"),
+        ("two are missing, one answers", [("a", "b"), ("a", "c")], "ok", "reverse"),
+    ],
+)
+def test_what_can_t_be_sent_is_the_own_uplink_only_if_nobody_answers(
+    sentence: str, pairs: list[tuple[str, str]], state: str, source: str
+) -> None:
+    latency = build_map(unsent(*pairs), CLUSTERS, NOW)
+    cell = latency.cells["a", "b"]
+    assert (cell.state, cell.source) == (state, source), sentence
+    assert latency.cells["b", "c"].state == "ok", "who can't send is no witness of the others"
+    if source == "direct":
+        assert (cell.loss, cell.rtt_mean_s) == (None, None)
+        qualities, taints, _memory = judge(latency, NetworkMemory(), SETTINGS, NOW)
+        assert taints == {}
+        assert set(qualities.values()) <= {"good"}, "it says nothing about loss"
+
+
+def test_two_hundred_clusters_of_which_many_are_down_are_told_apart_in_time() -> None:
+    names = {f"c{n}": f"r{n % 20}" for n in range(200)}
+    table: Table = {}
+    for src in names:
+        for dst in names:
+            if src != dst:
+                dead = int(dst[1:]) < 30 or int(src[1:]) < 30
+                table |= down(src, dst) if dead else series(src, dst)
+    latency = build_map(table, names, NOW)
+    states = Counter(cell.state for cell in latency.cells.values())
+    assert states == {"ok": 170 * 169, "uplink_down": 30 * 199, "cluster_down": 170 * 30}
 
 
 def test_a_path_that_never_answered_is_no_down_path() -> None:
@@ -234,7 +279,7 @@ def test_a_down_path_is_never_replaced_by_a_guess() -> None:
 values = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, 1.0, -1.0, math.nan, math.inf])
 )
-names = st.sampled_from([key[0] for key in series("a", "b")] + ["refused:increase2m"])
+names = st.sampled_from([key[0] for key in series("a", "b")] + ["refused:increase2m", "send_errors:increase2m"])
 
 
 @given(

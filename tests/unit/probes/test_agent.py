@@ -164,6 +164,9 @@ def test_a_reload_leaves_untouched_counters_alone_and_removes_series(tmp_path: P
         stats = probe.mesh.peers["b"].stats
         await until(lambda: count(stats, "ok") >= 3, "b answers")
         before = count(stats, "ok")
+        write_targets(probe.config.targets_file, [("b", own.replace("127.0.0.1", "127.0.0.2")), ("c", own)])
+        await until(lambda: len(probe.mesh.peers) == 2 and "127.0.0.2" in str(probe.mesh.targets), "b moved")
+        assert probe.mesh.peers["b"].stats is stats, "a peer at another address keeps its counters"
         write_targets(probe.config.targets_file, [("b", own), ("d", own)])
         await until(lambda: "d" in probe.mesh.peers, "the change is seen")
         assert probe.mesh.peers["b"].stats is stats
