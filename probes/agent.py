@@ -16,11 +16,12 @@ from pathlib import Path
 
 from probes import sockets, state, tcp
 from probes.config import AgentConfig, ConfigProblem, load_config
-from probes.exposition import TEXT_CONTENT_TYPE, AgentState, Histogram, render
+from probes.exposition import AgentState, Histogram
 from probes.firewall import allow_list
 from probes.http import Response, Server, text
 from probes.keys import KeyFileError, KeyRing, load_keys
 from probes.mesh import RECENT_S, SNAPSHOT_EVERY_S, Mesh
+from probes.negotiation import expose
 from probes.reflector import Limits, Reflector
 from probes.sender import Sender, SenderSettings
 from probes.states import Vantage
@@ -211,7 +212,7 @@ class Agent:
         own_drops = self._drops() - recent[0][1] if recent else 0
         return self.mesh.vantage(lag_s=lag_s, own_drops=own_drops, now_unix_s=time.time())
 
-    def _metrics(self, _accept: str) -> Response:
+    def _metrics(self, accept: str) -> Response:
         reflector = self.reflector
         missing = self.sender.stamps_missing + (reflector.stamps_missing if reflector else 0)
         healthy = self.vantage().self_ok
@@ -230,7 +231,7 @@ class Agent:
             lag=self.lag,
             reflector=dict(reflector.packets) if reflector else {},
         )
-        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), own, time.monotonic()))
+        return Response("200 OK", *expose(accept, self.mesh.series(), own, time.monotonic()))
 
     def _health(self, _accept: str) -> Response:
         vantage = self.vantage()
