@@ -31,6 +31,7 @@ _RECEIVE_BUFFER_OCTETS = 4 << 20
 _DATAGRAM_OCTETS = 2048
 _CONTROL_OCTETS = 512
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
+_TIMESPEC = struct.Struct("=qq")
 _SECOND_NS = 10**9
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
@@ -116,7 +117,7 @@ def _set_buffer(sock: socket.socket) -> None:
 def parse_stamp(data: bytes) -> int | None:
     """Returns the software stamp (Unix ns) of a SCM_TIMESTAMPING message, of three timespecs of 16 or 8 octets."""
     if len(data) >= 48:
-        seconds, nanoseconds = struct.unpack_from("=qq", data)
+        seconds, nanoseconds = _TIMESPEC.unpack_from(data)
     elif len(data) >= 24:  # 32-bit user space
         seconds, nanoseconds = struct.unpack_from("=ii", data)
     else:

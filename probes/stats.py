@@ -46,7 +46,8 @@ class RollingMin:
         """Takes a value at a monotonic time in seconds."""
         slot = int(now_s / (WINDOW_S / _SLOTS))
         if self._slots and self._slots[-1][0] == slot:
-            self._slots[-1] = (slot, min(value, self._slots[-1][1]))
+            if value < self._slots[-1][1]:
+                self._slots[-1] = (slot, value)
         else:
             self._slots = [*self._slots[-_SLOTS:], (slot, value)]
 
@@ -73,7 +74,9 @@ class FlowLoss:
             # After a longer silence the finished window is no longer of the last minutes.
             self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else {}
             self._now, self._since_s = {}, now_s
-        counts = self._now.setdefault(flow, [0, 0])
+        counts = self._now.get(flow)
+        if counts is None:
+            counts = self._now[flow] = [0, 0]
         counts[0] += 1
         counts[1] += lost
 
