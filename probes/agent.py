@@ -70,7 +70,8 @@ class Agent:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        self._open_reflector(loop)
+        with sockets.stamping():
+            self._open_reflector(loop)
         if self.config.tcp_fallback:
             await self._listen_tcp()
         await self._listen_http()

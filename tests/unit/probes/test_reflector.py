@@ -82,7 +82,8 @@ def running(
     family: int = socket.AF_INET, *, keys: KeyRing | None = None, allowed: bool = True
 ) -> Iterator[tuple[Reflector, socket.socket, tuple[str, int]]]:
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
-    server = sockets.open_udp(family, host, 0)
+    with sockets.stamping():
+        server = sockets.open_udp(family, host, 0)
     client = socket.socket(family, socket.SOCK_DGRAM)
     client.bind((host, 0))
     client.settimeout(5)
