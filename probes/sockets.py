@@ -37,6 +37,9 @@ _EXTENDED_ERROR = struct.Struct("=IBBBBII")
 _TIMESPEC = struct.Struct("=qq")
 _SECOND_NS = 10**9
 
+ASK_STAMP = (socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("=I", _TX_SOFTWARE))
+"""Control data of `sendmsg`: the transmit stamp of this one packet is wanted (read it by `receive_echo`)."""
+
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
 
