@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.benchmarks import namespaces, rivals
-from tests.benchmarks.carried import Run, carried, hogs, true_losses
+from tests.benchmarks.carried import HOGS, Run, carried, hogs, true_losses
 from tests.benchmarks.figures import quantile, rival
 from tests.benchmarks.roles import Load
 from tests.benchmarks.truth_relay import BACKWARD, FORWARD, Crossing, Scenario
@@ -56,32 +56,45 @@ def _loss_excess(result: Run) -> float:
     return 100 * abs(1 - answered - truth)
 
 
+def _smokeping(
+    names: namespaces.Names, quiet: Sequence[Scenario], lossy: Scenario, directory: Path, seconds: float
+) -> None:
+    for scenario in quiet:
+        result = _run(names, "smokeping", scenario, Load(namespaces.REFLECTOR, seconds=seconds), directory)
+        rival(f"smokeping_rtt_error_p99_{scenario.name}", quantile(_smokeping_errors_us(result), 0.99), "us")
+    with hogs():
+        load = Load(namespaces.REFLECTOR, seconds=seconds, fifo=False)
+        result = _run(names, "smokeping", quiet[-1], load, directory)
+    errors = _smokeping_errors_us(result)
+    rival(f"smokeping_rtt_error_p99_{quiet[-1].name}_{HOGS}_hogs", quantile(errors, 0.99), "us")
+    result = _run(names, "smokeping", lossy, Load(namespaces.REFLECTOR, seconds=seconds), directory)
+    rival(f"smokeping_loss_error_{lossy.name}", _loss_excess(result), "points")
+
+
+def _blackbox(names: namespaces.Names, scenario: Scenario, directory: Path, seconds: float) -> None:
+    load = Load(namespaces.REFLECTOR, seconds=2 * seconds)
+    result = _run(names, "blackbox", scenario, load, directory)
+    with hogs():
+        busy = _run(names, "blackbox", scenario, Load(load.host, seconds=load.seconds, fifo=False), directory)
+    for kind in ("icmp", "tcp"):
+        name = f"blackbox_{kind}_rtt_error_p99_{scenario.name}"
+        rival(name, quantile(_blackbox_errors_us(result, kind), 0.99), "us")
+        rival(f"{name}_{HOGS}_hogs", quantile(_blackbox_errors_us(busy, kind), 0.99), "us")
+
+
 def figures(
     names: namespaces.Names, quiet: Sequence[Scenario], lossy: Scenario, directory: Path, seconds: float
 ) -> None:
     """Prints the rivals' figures: round-trip errors quiet and with three busy loops, and smokeping's loss."""
-    busy = f"{quiet[-1].name}_3_hogs"
-    if rivals.program("smokeping") is None:
-        print("smokeping_prober: not measured, because Debian's package can't be had here")
-    else:
-        for scenario in quiet:
-            result = _run(names, "smokeping", scenario, Load(namespaces.REFLECTOR, seconds=seconds), directory)
-            rival(f"smokeping_rtt_error_p99_{scenario.name}", quantile(_smokeping_errors_us(result), 0.99), "us")
-        load = Load(namespaces.REFLECTOR, seconds=seconds, fifo=False)
-        with hogs():
-            result = _run(names, "smokeping", quiet[-1], load, directory)
-        rival(f"smokeping_rtt_error_p99_{busy}", quantile(_smokeping_errors_us(result), 0.99), "us")
-        result = _run(names, "smokeping", lossy, Load(namespaces.REFLECTOR, seconds=seconds), directory)
-        rival(f"smokeping_loss_error_{lossy.name}", _loss_excess(result), "points")
-    if rivals.program("blackbox") is None:
-        print("blackbox_exporter: not measured, because Debian's package can't be had here")
-        return
-    load = Load(namespaces.REFLECTOR, seconds=2 * seconds)
-    result = _run(names, "blackbox", quiet[-1], load, directory)
-    for kind in ("icmp", "tcp"):
-        errors = _blackbox_errors_us(result, kind)
-        rival(f"blackbox_{kind}_rtt_error_p99_{quiet[-1].name}", quantile(errors, 0.99), "us")
-    with hogs():
-        result = _run(names, "blackbox", quiet[-1], Load(load.host, seconds=load.seconds, fifo=False), directory)
-    for kind in ("icmp", "tcp"):
-        rival(f"blackbox_{kind}_rtt_error_p99_{busy}", quantile(_blackbox_errors_us(result, kind), 0.99), "us")
+    tools: dict[str, Callable[[], None]] = {
+        "smokeping": lambda: _smokeping(names, quiet, lossy, directory, seconds),
+        "blackbox": lambda: _blackbox(names, quiet[-1], directory, seconds),
+    }
+    for tool, measure in tools.items():
+        if rivals.program(tool) is None:
+            print(f"{rivals.PROGRAMS[tool]}: not measured, because Debian's package can't be had here")
+            continue
+        try:
+            measure()
+        except subprocess.SubprocessError as error:
+            print(f"{rivals.PROGRAMS[tool]}: not measured, because it failed here: {error}")

@@ -40,7 +40,11 @@ def carried(names: namespaces.Names, scenario: Scenario, directory: Path) -> Ite
         try:
             yield crossings
         finally:
-            relay.communicate(timeout=60)
+            try:
+                relay.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                relay.kill()
+                raise
     crossings.extend(Crossing(*values) for values in json.loads(out.read_text())["crossings"])
 
 
