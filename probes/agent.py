@@ -17,11 +17,12 @@ from pathlib import Path
 from probes import sockets, state, tcp
 from probes.config import AgentConfig, ConfigProblem, load_config
 from probes.election import Election
-from probes.exposition import TEXT_CONTENT_TYPE, AgentState, Histogram, render
+from probes.exposition import AgentState, Histogram
 from probes.firewall import allow_list
 from probes.http import Response, Server, text
 from probes.keys import KeyFileError, KeyRing, load_keys
 from probes.mesh import RECENT_S, SNAPSHOT_EVERY_S, Mesh
+from probes.negotiation import expose
 from probes.reach import Incoming
 from probes.reflector import Limits, Reflector
 from probes.reload import TargetList, Watched
@@ -76,7 +77,8 @@ class Agent:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        self._open_reflector(loop)
+        with sockets.stamping():
+            self._open_reflector(loop)
         if self.config.tcp_fallback:
             await self._listen_tcp()
         await self._listen_http()
@@ -229,7 +231,7 @@ class Agent:
         own_drops = self._drops() - recent[0][1] if recent else 0
         return self.mesh.vantage(lag_s=lag_s, own_drops=own_drops, now_unix_s=time.time())
 
-    def _metrics(self, _accept: str) -> Response:
+    def _metrics(self, accept: str) -> Response:
         reflector = self.reflector
         if reflector is not None:
             reflector.forget({*self.mesh.peers, self.config.cluster, "unknown"})
@@ -253,7 +255,7 @@ class Agent:
             reflector=dict(reflector.packets) if reflector else {},
             sick=vantage.sick,
         )
-        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), own, time.monotonic()))
+        return Response("200 OK", *expose(accept, self.mesh.series(), own, time.monotonic()))
 
     def _health(self, _accept: str) -> Response:
         vantage = self.vantage()

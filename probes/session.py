@@ -183,6 +183,10 @@ class PathSession:
     def __len__(self) -> int:
         return len(self._open)
 
+    def has_older(self, sent_s: float) -> bool:
+        """Returns whether a probe sent at that monotonic time or before is still unsettled or held."""
+        return bool(self._open) and self._open[0].m1_s <= sent_s
+
     def pending(self, seq: int) -> Pending | None:
         """Returns the unsettled or recently answered probe of a number."""
         return self._by_seq.get(seq)

@@ -1,4 +1,8 @@
-"""Recording rules: per pair of clusters, what the latency map and the alerts are made of (window 2 min)."""
+"""Recording rules: per pair of clusters, what the latency map and the alerts are made of (window 2 min).
+
+They come in two variants that record the same names: round-trip times from classic buckets, which every scrape brings,
+and from native ones, whose quantiles are far finer.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,31 @@ def _quantile(quantile: float) -> str:
     return f"histogram_quantile({quantile}, {buckets})"
 
 
-def recording_groups() -> tuple[Group, ...]:
-    """Returns the one group of the pair recordings; samples come first, because the ratios read them."""
+def _native_rate() -> str:
+    return f"sum by ({BY}) (rate({metric('probe_rtt_seconds').name}[{WINDOW}]))"
+
+
+def _rtt_rules(*, native: bool) -> tuple[Recording, ...]:
+    if not native:
+        return (
+            Recording(RTT_MEAN, _mean("probe_rtt_seconds")),
+            Recording(RTT_P50, _quantile(0.5)),
+            Recording(RTT_P99, _quantile(0.99)),
+        )
+    rate = _native_rate()
+    return (
+        Recording(RTT_MEAN, f"histogram_sum({rate}) / (histogram_count({rate}) > 0)"),
+        Recording(RTT_P50, f"histogram_quantile(0.5, {rate})"),
+        Recording(RTT_P99, f"histogram_quantile(0.99, {rate})"),
+    )
+
+
+def recording_groups(*, native: bool = False) -> tuple[Group, ...]:
+    """Returns the one group of the pair recordings; samples come first, because the ratios read them.
+
+    Args:
+        native: whether the round-trip times are scraped as native histograms.
+    """
     samples = f"({SAMPLES} > 0)"
     last_ok = metric("probe_last_ok_timestamp_seconds").name
     rules = (
@@ -48,9 +75,7 @@ def recording_groups() -> tuple[Group, ...]:
         Recording(LOSS_FORWARD, f"{_settled('lost_forward')} / {samples}"),
         Recording(REFUSED, _settled("refused")),
         Recording(SEND_ERRORS, _settled("send_error")),
-        Recording(RTT_MEAN, _mean("probe_rtt_seconds")),
-        Recording(RTT_P50, _quantile(0.5)),
-        Recording(RTT_P99, _quantile(0.99)),
+        *_rtt_rules(native=native),
         Recording(JITTER, _mean("probe_ipdv_seconds")),
         Recording(LAST_OK_AGE, f"min by ({BY}) (time() - {last_ok})"),
     )

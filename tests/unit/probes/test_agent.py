@@ -19,6 +19,7 @@ from probes.agent import Agent
 from probes.config import AgentConfig
 from probes.election import Endpoint
 from probes.keys import KeyRing, load_keys
+from probes.reflector import Reflector
 from probes.sender import Sender, SenderSettings
 from probes.stats import OUTCOME_INDEX, PeerStats
 
@@ -137,6 +138,37 @@ def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
                 assert len(path.session) < 60
             finally:
                 sender.close()
+
+    asyncio.run(test())
+
+
+def test_without_kernel_stamps_answers_are_read_at_once_and_not_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "parse_stamp", lambda _data: None)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        with sockets.open_udp(socket.AF_INET, "127.0.0.1", 0) as sock:
+            server = Reflector(sock, keys=None, allows=lambda _host: True, name_of=lambda _host: "peer")
+            loop.add_reader(sock, server.on_readable)
+            sender = Sender(SenderSettings(interval_s=0.02, flows=2))
+            sender.start(loop)
+            batches: list[None] = []
+            collect = sender._collect
+
+            def counted() -> None:
+                batches.append(None)
+                collect()
+
+            monkeypatch.setattr(sender, "_collect", counted)
+            path = sender.add("peer", PeerStats())
+            path.address = sock.getsockname()
+            try:
+                await until(lambda: count(path.session.stats, "ok") >= 30, "answers come")
+                assert sender.stamps_missing >= 30
+                assert len(batches) <= 1, "only the first answer could still be waited for"
+            finally:
+                sender.close()
+                loop.remove_reader(sock)
 
     asyncio.run(test())
 
