@@ -139,6 +139,16 @@ def test_what_can_t_be_sent_is_the_own_uplink_only_if_nobody_answers(
         assert set(qualities.values()) <= {"good"}, "it says nothing about loss"
 
 
+def test_who_can_t_send_is_no_witness_that_another_cluster_is_down() -> None:
+    names = {"a": "eu", "b": "us", "c": "ap"}
+    table = {key: value for key, value in unsent(("a", "b"), ("a", "c")).items() if "d" not in key[1:3]}
+    table = {key: value for key, value in table.items() if key[1:3] not in (("b", "c"), ("c", "b"))}
+    table = {key: value for key, value in table.items() if key[2] != "a"}
+    latency = build_map(table | down("b", "c"), names, NOW)
+    assert latency.cells["a", "c"].state == "uplink_down"
+    assert latency.cells["b", "c"].state == "path_down"
+
+
 def test_two_hundred_clusters_of_which_many_are_down_are_told_apart_in_time() -> None:
     names = {f"c{n}": f"r{n % 20}" for n in range(200)}
     table: Table = {}
@@ -226,6 +236,14 @@ def test_last_comes_the_triangle_over_common_neighbours_and_it_places_nothing() 
     assert cell.error_s == pytest.approx(0.08), "between 120 and 280 ms"
     assert latency.rtt_s("a", "c") is None, "it only ranks"
     assert origin_rtt(latency, {"a": "eu", "b": "us", "c": "ap"}, "eu", "c") is None
+
+
+def test_more_neighbours_narrow_the_prediction() -> None:
+    names = {"a": "eu", "b": "us", "c": "ap", "d": "sa"}
+    two = series("a", "b", rtt=0.08) | series("c", "b", rtt=0.2) | series("a", "d", rtt=0.3)
+    cell = build_map(two | series("d", "c", rtt=0.05), names, NOW).cells["a", "c"]
+    assert cell.rtt_mean_s == pytest.approx(0.265), "at least 250 ms by d, at most 280 by b"
+    assert cell.error_s == pytest.approx(0.015)
 
 
 points = st.dictionaries(
