@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -328,17 +329,17 @@ def test_eight_thousand_targets_do_not_hold_up_the_loop(tmp_path: Path) -> None:
         write_targets(probe.config.targets_file, many)
         await until(lambda: len(probe.mesh.targets) == 8_000, "the big list is in force")
         ticking.cancel()
-        assert worst[0] < 1.0, "later than that the agent would call itself sick"
+        assert worst[0] < 0.5, "in one piece; a second late the agent would call itself sick"
 
     drive(probe, test)
 
 
 async def _watch_lag(worst: list[float]) -> None:
-    loop = asyncio.get_running_loop()
+    # The CPU time of the loop's own thread: what other processes take is no fault of the loop.
     while True:
-        begun = loop.time()
+        begun_s = time.thread_time()
         await asyncio.sleep(0.01)
-        worst[0] = max(worst[0], loop.time() - begun - 0.01)
+        worst[0] = max(worst[0], time.thread_time() - begun_s)
 
 
 def test_an_agent_that_was_not_elected_reflects_only_until_it_is(
