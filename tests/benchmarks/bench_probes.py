@@ -1,7 +1,8 @@
 """Figures of the probes on this machine: `python -m tests.benchmarks.bench_probes [--short]`.
 
 Each line is `name value unit bound ok|SHORT`. The sender and the reflector are processes of their own; the paths go
-over loopback, so nothing is lost on the way, and whatever is missing was lost by the probe itself.
+over loopback, so nothing is lost on the way, and whatever is missing was lost by the probe itself. Each has a core and,
+as root, goes before all other processes there: what others do meanwhile is not the probe's cost.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from probes.reflector import Limits, Reflector
 from probes.sender import Sender, SenderSettings
 from probes.stats import BUCKET_BOUNDS_S, OUTCOME_INDEX, PeerStats
 from tests.benchmarks.figures import line
+from tests.benchmarks.roles import OTHER_CORE, PROBER_CORE, place
 
 RATE_UNLIMITED = Limits(source_pps=1e9, total_pps=1e9)
 
 
 def reflect(port: int, *, deaf: bool) -> None:
     """Runs a reflector until it is ended; a deaf one reads and answers nothing."""
+
+    place(OTHER_CORE, fifo=True)
 
     async def main() -> None:
         sock = sockets.open_udp(socket.AF_INET, "127.0.0.1", port)
@@ -45,6 +49,8 @@ def reflect(port: int, *, deaf: bool) -> None:
 
 def send(port: int, paths: int, pps: float, seconds: float, out: str) -> None:
     """Sends and writes what it cost to a file."""
+
+    place(PROBER_CORE, fifo=True)
 
     async def main() -> dict[str, float]:
         sender = Sender(SenderSettings(interval_s=1 / pps, total_pps=1e9))
