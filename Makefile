@@ -61,8 +61,9 @@ generate: $(STAMP)  ## rules and dashboards from their code
 	$(BIN)/python -m rules
 	$(BIN)/python -m dashboards
 
-bench-probes: $(STAMP)
-	$(BIN)/python -m tests.benchmarks.bench_probes
+bench-probes: $(STAMP)  ## cost and accuracy of the probes; accuracy needs root for its network namespaces
+	@$(BIN)/python -m tests.benchmarks.bench_probes; cost=$$?; \
+	 $(BIN)/python -m tests.benchmarks.bench_accuracy && exit $$cost
 
 lock: $(STAMP)  ## locks all packages anew
 	$(BIN)/python -m pip install -q uv

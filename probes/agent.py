@@ -16,12 +16,16 @@ from pathlib import Path
 
 from probes import sockets, state, tcp
 from probes.config import AgentConfig, ConfigProblem, load_config
-from probes.exposition import TEXT_CONTENT_TYPE, AgentState, Histogram, render
+from probes.election import Election
+from probes.exposition import AgentState, Histogram
 from probes.firewall import allow_list
 from probes.http import Response, Server, text
 from probes.keys import KeyFileError, KeyRing, load_keys
 from probes.mesh import RECENT_S, SNAPSHOT_EVERY_S, Mesh
+from probes.negotiation import expose
+from probes.reach import Incoming
 from probes.reflector import Limits, Reflector
+from probes.reload import TargetList, Watched
 from probes.sender import Sender, SenderSettings
 from probes.states import Vantage
 from probes.targets import TargetError, load_targets
@@ -45,17 +49,21 @@ class Agent:
         self.lag = Histogram()
         self._lags: deque[tuple[float, float, int]] = deque(maxlen=256)
         bind = "" if config.listen[0] in _WILDCARDS else config.listen[0]
-        settings = SenderSettings(config.interval_s, config.timeout_s, flows=config.flows, bind=bind)
+        settings = SenderSettings(
+            config.interval_s, config.timeout_s, flows=config.flows, total_pps=config.max_pps, bind=bind
+        )
         self.sender = Sender(settings, keys=keys, on_lag=self._on_lag)
         before = state.load(config.state_file, config.cluster) if config.state_file else {}
         self.mesh = Mesh(config, self.sender, lambda peer, proto: before.pop((peer, proto), None))
         self.tcp = tcp.TcpProber()
         self._tcp_server: asyncio.Server | None = None
         self.reflector: Reflector | None = None
-        self.reload_ok = False
-        self.reloaded_at_s: float | None = None
+        self.list = TargetList(config, self.mesh)
+        self.incoming = Incoming(config.cluster, time.monotonic())
+        self.election = Election(config.election, config.cluster) if config.election is not None else None
+        self._reached: bool | None = None
         self._keys = keys
-        self._seen: dict[Path, tuple[int, int, int] | None] = {}
+        self._keys_file = Watched(config.keys_file) if config.keys_file is not None else None
         self._socket: socket.socket | None = None
         self._server = Server({"/metrics": self._metrics, "/healthz": self._health, "/debug/peers": self._peers})
 
@@ -69,22 +77,29 @@ class Agent:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        self._open_reflector(loop)
+        with sockets.stamping():
+            self._open_reflector(loop)
         if self.config.tcp_fallback:
             await self._listen_tcp()
         await self._listen_http()
         self.sender.start(loop)
         self.mesh.probe_self()
-        self.reload()
+        following = None
+        if self.election is not None:
+            self.mesh.set_active(False)
+            following = asyncio.ensure_future(self.election.follow(self._elected))
         log.info("%s listens on %s:%d (UDP), %s:%d (HTTP)", self.config.cluster, *self.config.listen, *self.config.http)
         try:
             await self._watch(stop)
         finally:
+            if following is not None:
+                following.cancel()
             self.close(loop)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Closes all sockets."""
         self._server.close()
+        self.list.close()
         if self._tcp_server is not None:
             self._tcp_server.close()
         self.tcp.close()
@@ -141,13 +156,14 @@ class Agent:
         next_save_s = time.monotonic() + state.SAVE_EVERY_S
         while not stop.is_set():
             now_s = time.monotonic()
-            if self._changed(self.config.targets_file):
-                self.reload()
-            if self.config.keys_file is not None and self._changed(self.config.keys_file):
-                self._rekey(self.config.keys_file)
+            self.list.poll(now_s)
+            if self._keys_file is not None and self._keys_file.changed():
+                self._rekey(self._keys_file.path)
             self.mesh.resolve_due(now_s)
+            self.mesh.rename_due()
             if now_s >= next_snapshot_s:
                 self.mesh.snapshot(now_s)
+                self._listen(now_s)
                 next_snapshot_s = now_s + SNAPSHOT_EVERY_S
             if self.config.tcp_fallback:
                 self.mesh.fall_back(self.tcp)
@@ -159,31 +175,35 @@ class Agent:
             except TimeoutError:
                 continue
 
-    def _changed(self, path: Path) -> bool:
-        # A ConfigMap or Secret volume is swapped by a symbolic link, so the inode tells more than the time.
-        try:
-            status = path.stat()
-            now = (status.st_ino, status.st_size, status.st_mtime_ns)
-        except OSError:
-            now = None
-        changed = path in self._seen and self._seen[path] != now
-        self._seen[path] = now
-        return changed
-
-    def reload(self) -> None:
-        """Reads the target file; an unusable one leaves the old targets in force and says so."""
-        self._changed(self.config.targets_file)
-        try:
-            self.mesh.apply(load_targets(self.config.targets_file))
-        except (TargetError, RuntimeError) as error:
-            self.reload_ok = False
-            log.error("%s The %d targets before stay in force.", error, len(self.mesh.targets))
+    def _listen(self, now_s: float) -> None:
+        """Takes who was heard meanwhile, and says it once when the peers begin or cease to reach this agent."""
+        if self.reflector is None:
             return
-        if self.reflector is not None:
-            self.reflector.forget({*self.mesh.peers, self.config.cluster, "unknown"})
-        self.reload_ok = True
-        self.reloaded_at_s = time.time()
-        log.info("%d targets in force", len(self.mesh.targets))
+        self.incoming.see(self.reflector.packets, now_s)
+        reached, why = self.incoming.judge(self.mesh.answering(), now_s)
+        if reached is not None and reached != self._reached:
+            self._reached = reached
+            log.log(logging.INFO if reached else logging.ERROR, "%s: %s", self._known_as, why)
+
+    @property
+    def _known_as(self) -> str:
+        return "advertise {}:{}".format(*(self.config.advertise or self.config.listen))
+
+    def _elected(self) -> None:
+        if self.election is not None:
+            self.mesh.set_active(self.election.won)
+
+    def _notes(self) -> list[str]:
+        """What a person should know beside the table of peers."""
+        _reached, why = self.incoming.judge(self.mesh.answering(), time.monotonic())
+        notes = [f"{self._known_as}: {why}"]
+        if self.list.expired:
+            notes.append(f"{self.config.targets_file}: no usable target list for a day; probing has stopped")
+        elif not self.list.ok:
+            notes.append(f"{self.config.targets_file}: not usable, see the log; the list before stays in force")
+        if self.election is not None and not self.mesh.active:
+            notes.append(f"reflects only; elected to probe: {', '.join(self.election.elected) or 'not known yet'}")
+        return notes
 
     def _rekey(self, path: Path) -> None:
         try:
@@ -211,35 +231,40 @@ class Agent:
         own_drops = self._drops() - recent[0][1] if recent else 0
         return self.mesh.vantage(lag_s=lag_s, own_drops=own_drops, now_unix_s=time.time())
 
-    def _metrics(self, _accept: str) -> Response:
+    def _metrics(self, accept: str) -> Response:
         reflector = self.reflector
+        if reflector is not None:
+            reflector.forget({*self.mesh.peers, self.config.cluster, "unknown"})
         missing = self.sender.stamps_missing + (reflector.stamps_missing if reflector else 0)
-        healthy = self.vantage().self_ok
+        vantage = self.vantage()
         own = AgentState(
             values={
                 "probe_socket_drops_total": self._drops(),
                 "probe_clock_steps_total": self.sender.clock_steps,
                 "probe_kernel_timestamps_missing_total": missing,
                 "probe_targets": len(self.mesh.targets),
-                "probe_config_last_reload_successful": int(self.reload_ok),
-                "probe_config_last_reload_success_timestamp_seconds": self.reloaded_at_s,
-                "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if healthy else None,
+                "probe_config_last_reload_successful": int(self.list.ok),
+                "probe_config_last_reload_success_timestamp_seconds": self.list.read_at_s,
+                "probe_active": int(self.mesh.active and not self.list.expired),
+                "probe_reached": self.incoming.judge(self.mesh.answering(), time.monotonic())[0],
+                "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if vantage.self_ok else None,
             },
             version=VERSION,
             cluster=self.config.cluster,
             lag=self.lag,
             reflector=dict(reflector.packets) if reflector else {},
+            sick=vantage.sick,
         )
-        return Response("200 OK", TEXT_CONTENT_TYPE, render(self.mesh.series(), own, time.monotonic()))
+        return Response("200 OK", *expose(accept, self.mesh.series(), own, time.monotonic()))
 
     def _health(self, _accept: str) -> Response:
         vantage = self.vantage()
         if vantage.self_ok is False:
             return text("the own reflector does not answer over loopback\n", "503 Service Unavailable")
-        return text("ok\n")
+        return text("".join(f"{line}\n" for line in ("ok", *self._notes())))
 
     def _peers(self, _accept: str) -> Response:
-        return text(self.mesh.table(self.vantage()))
+        return text(self.mesh.table(self.vantage()) + "".join(f"# {line}\n" for line in self._notes()))
 
 
 def _cannot_bind(field: str, host: str, port: int, error: OSError) -> ConfigProblem:

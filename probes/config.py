@@ -20,8 +20,10 @@ from typing import Any
 
 import yaml
 
+from probes.rate import MAX_PPS
 from probes.targets import split_address
 
+_SERVICE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -49,6 +51,8 @@ class AgentConfig:
         source_pps: answers per second to one source network, 1 to 100 000.
         state_file: where counters survive a restart, None to begin at 0.
         tcp_fallback: whether a path that gives no answer over UDP is tried over TCP.
+        max_pps: probes per second to all peers together, whatever happens, 10 to 10 000.
+        election: headless Service (namespace/name) of the cluster's agents, two of which probe; None: this one does.
     """
 
     cluster: str
@@ -65,6 +69,8 @@ class AgentConfig:
     source_pps: float = 2_000.0
     state_file: Path | None = None
     tcp_fallback: bool = True
+    max_pps: float = 2_000.0
+    election: str | None = None
 
 
 PRIVATE_NETWORKS: tuple[Network, ...] = tuple(
@@ -111,6 +117,12 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
+def _service(value: Any) -> str:
+    if not isinstance(value, str) or not _SERVICE.fullmatch(value):
+        raise ValueError("`namespace/name` of a headless Service, such as monitoring/rebalancer-probe")
+    return value
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -141,6 +153,8 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "source_pps": _number(1, 100_000, " packets per second"),
     "state_file": _path,
     "tcp_fallback": _flag,
+    "election": _service,
+    "max_pps": _number(10, MAX_PPS, " packets per second"),
 }
 _REQUIRED = ("cluster", "region", "listen", "http", "targets_file")
 

@@ -1,4 +1,4 @@
-"""Prometheus text of everything the agent knows, by an own renderer.
+"""Prometheus and OpenMetrics text of everything the agent knows, by an own renderer.
 
 `prometheus_client` needs 0.9 s for a thousand peers and holds the loop meanwhile, so that probes would go out late;
 with the label text of a peer made once and plain integers it is about 13 ms. A series exists exactly as long as its
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.stats import BUCKET_BOUNDS_S, PeerStats
 from rebalancer.catalog import PROBE_OUTCOMES, Metric, metric
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_PEERS = 8_192
 LAG_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0)
 
@@ -70,6 +71,7 @@ class AgentState:
         lag: how late the loop runs.
         reflector: (source cluster, result) -> packets.
         cluster: own cluster.
+        sick: whether nothing that it measures counts.
     """
 
     values: Mapping[str, float | None]
@@ -77,6 +79,7 @@ class AgentState:
     cluster: str
     lag: Histogram
     reflector: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    sick: bool = False
 
 
 def escape(value: str) -> str:
@@ -96,32 +99,66 @@ def number(value: float) -> str:
 
 _LE = (*(f'le="{bound!r}"' for bound in BUCKET_BOUNDS_S), 'le="+Inf"')
 _OUTCOMES = tuple(f'outcome="{name}"' for name in PROBE_OUTCOMES)
+_Pairs = Sequence[tuple[str, Series]]
 
 
-def _head(out: list[str], item: Metric) -> str:
-    kind = "gauge" if item.kind == "info" else item.kind
-    out.append(f"# HELP {item.name} {item.help}\n# TYPE {item.name} {kind}\n")
-    return item.name
+class _Text:
+    """Collects the lines of one exposition."""
+
+    def __init__(self, *, openmetrics: bool) -> None:
+        self.out: list[str] = []
+        self._openmetrics = openmetrics
+
+    def head(self, item: Metric) -> str:
+        """Writes what precedes a family's samples; returns the name of the samples."""
+        name, kind = item.name, item.kind
+        if self._openmetrics:
+            # There the family is named without the suffix that its samples have.
+            name = name.removesuffix("_total" if kind == "counter" else "_info" if kind == "info" else "")
+        elif kind == "info":
+            kind = "gauge"
+        self.out.append(f"# HELP {name} {item.help}\n# TYPE {name} {kind}\n")
+        return item.name
 
 
-def render(series: Iterable[Series], state: AgentState, now_s: float) -> bytes:
+def render(series: Sequence[Series], state: AgentState, now_s: float, *, openmetrics: bool = False) -> bytes:
     """Returns the whole exposition.
 
     Args:
         series: all peers.
         state: the agent itself.
         now_s: monotonic time, for the sliding windows.
+        openmetrics: whether OpenMetrics 1.0.0 instead of Prometheus text 0.0.4.
     """
     pairs = [
         (labels(src_cluster=item.src_cluster, dst_cluster=item.dst_cluster, proto=item.proto), item) for item in series
     ]
-    out: list[str] = []
-    _render_outcomes(out, pairs)
-    _render_histograms(out, pairs)
-    _render_simple(out, pairs, now_s)
-    _render_info(out, pairs)
-    _render_agent(out, state)
-    return "".join(out).encode()
+    text = _Text(openmetrics=openmetrics)
+    _render_outcomes(text, pairs)
+    _render_histograms(text, pairs)
+    for family, values in pair_values(series, now_s):
+        name = text.head(family)
+        text.out.extend(
+            f"{name}{{{pair}}} {number(value)}\n"
+            for (pair, _item), value in zip(pairs, values, strict=True)
+            if value is not None
+        )
+    _render_info(text, pairs)
+    _render_agent(text, state)
+    if openmetrics:
+        text.out.append("# EOF\n")
+    return "".join(text.out).encode()
+
+
+def pair_values(series: Sequence[Series], now_s: float) -> Iterator[tuple[Metric, list[float | None]]]:
+    """Yields the families of one plain number per pair; None is no sample, since a zero would be a measurement."""
+    stats = [item.stats for item in series]
+    yield metric("probe_rtt_min_seconds"), [item.rtt_min.get(now_s) for item in stats]
+    yield metric("probe_duplicates_total"), [item.duplicates for item in stats]
+    yield metric("probe_reordered_total"), [item.reordered for item in stats]
+    yield metric("probe_flow_loss_ratio_max"), [item.flow_loss.worst() for item in stats]
+    yield metric("probe_last_ok_timestamp_seconds"), [item.last_ok_s for item in stats]
+    yield metric("probe_last_sent_timestamp_seconds"), [item.last_sent_s for item in stats]
 
 
 @functools.lru_cache(maxsize=MAX_PEERS)
@@ -139,56 +176,50 @@ def _templates(pair: str) -> tuple[str, str, str]:
     )
 
 
-def _render_outcomes(out: list[str], pairs: list[tuple[str, Series]]) -> None:
-    _head(out, metric("probe_probes_total"))
-    out.extend(_templates(pair)[0] % tuple(item.stats.outcomes) for pair, item in pairs)
+def _render_outcomes(text: _Text, pairs: _Pairs) -> None:
+    text.head(metric("probe_probes_total"))
+    text.out.extend(_templates(pair)[0] % tuple(item.stats.outcomes) for pair, item in pairs)
 
 
-def _render_histograms(out: list[str], pairs: list[tuple[str, Series]]) -> None:
-    _head(out, metric("probe_rtt_seconds"))
+def _render_histograms(text: _Text, pairs: _Pairs) -> None:
+    text.head(metric("probe_rtt_seconds"))
     for pair, item in pairs:
         stats = item.stats
         numbers = (*itertools.accumulate(stats.buckets), stats.rtt_sum_s, stats.rtt_count)
-        out.append(_templates(pair)[1] % numbers)
-    _head(out, metric("probe_ipdv_seconds"))
-    out.extend(_templates(pair)[2] % (item.stats.ipdv_sum_s, item.stats.ipdv_count) for pair, item in pairs)
+        text.out.append(_templates(pair)[1] % numbers)
+    text.head(metric("probe_ipdv_seconds"))
+    text.out.extend(_templates(pair)[2] % (item.stats.ipdv_sum_s, item.stats.ipdv_count) for pair, item in pairs)
 
 
-def _render_simple(out: list[str], pairs: list[tuple[str, Series]], now_s: float) -> None:
-    # What has no value yet has no line: a zero would be read as a measurement.
-    for short, values in (
-        ("probe_rtt_min_seconds", [(pair, item.stats.rtt_min.get(now_s)) for pair, item in pairs]),
-        ("probe_duplicates_total", [(pair, item.stats.duplicates) for pair, item in pairs]),
-        ("probe_reordered_total", [(pair, item.stats.reordered) for pair, item in pairs]),
-        ("probe_flow_loss_ratio_max", [(pair, item.stats.flow_loss.worst()) for pair, item in pairs]),
-        ("probe_last_ok_timestamp_seconds", [(pair, item.stats.last_ok_s) for pair, item in pairs]),
-        ("probe_last_sent_timestamp_seconds", [(pair, item.stats.last_sent_s) for pair, item in pairs]),
-    ):
-        name = _head(out, metric(short))
-        out.extend(f"{name}{{{pair}}} {number(value)}\n" for pair, value in values if value is not None)
-
-
-def _render_info(out: list[str], pairs: list[tuple[str, Series]]) -> None:
-    name = _head(out, metric("probe_target_info"))
+def _render_info(text: _Text, pairs: _Pairs) -> None:
+    name = text.head(metric("probe_target_info"))
     for pair, item in pairs:
-        for address in item.addresses:
-            rest = labels(dst_region=item.region, dst_addr=address, flows=str(item.flows))
-            out.append(f"{name}{{{pair},{rest}}} 1\n")
+        text.out.extend(
+            f"{name}{{{pair},{_target(item.region, address, item.flows)}}} 1\n" for address in item.addresses
+        )
 
 
-def _render_agent(out: list[str], state: AgentState) -> None:
-    name = _head(out, metric("probe_reflector_packets_total"))
+@functools.lru_cache(maxsize=MAX_PEERS)
+def _target(region: str, address: str, flows: int) -> str:
+    return labels(dst_region=region, dst_addr=address, flows=str(flows))
+
+
+def _render_agent(text: _Text, state: AgentState) -> None:
+    out = text.out
+    name = text.head(metric("probe_reflector_packets_total"))
     for (cluster, result), count in sorted(state.reflector.items()):
         out.append(f"{name}{{{labels(src_cluster=cluster, result=result)}}} {count}\n")
-    name = _head(out, metric("probe_loop_lag_seconds"))
+    name = text.head(metric("probe_loop_lag_seconds"))
     below = 0
     for bound, count in zip((*(repr(b) for b in state.lag.bounds), "+Inf"), state.lag.counts, strict=True):
         below += count
         out.append(f'{name}_bucket{{le="{bound}"}} {below}\n')
     out.append(f"{name}_sum {state.lag.total!r}\n{name}_count {below}\n")
-    name = _head(out, metric("probe_build_info"))
+    name = text.head(metric("probe_sick"))
+    out.append(f"{name}{{{labels(src_cluster=state.cluster)}}} {int(state.sick)}\n")
+    name = text.head(metric("probe_build_info"))
     out.append(f"{name}{{{labels(version=state.version)}}} 1\n")
     for short, value in state.values.items():
         if value is not None:
-            name = _head(out, metric(short))
+            name = text.head(metric(short))
             out.append(f"{name} {number(value)}\n")

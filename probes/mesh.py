@@ -6,21 +6,41 @@ import asyncio
 import ipaddress
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from probes.config import PRIVATE_NETWORKS, AgentConfig, Network
 from probes.exposition import Series
+from probes.rate import changed
 from probes.sender import Path, Sender
 from probes.states import PathState, Recent, Vantage, judge_path
 from probes.stats import OUTCOME_INDEX, PeerStats
-from probes.targets import Target, diff, literal_address, next_resolution_s, resolve
+from probes.targets import Diff, Target, literal_address, next_resolution_s, resolve
 from probes.tcp import TcpProber
 
 RECENT_S = 30.0
 SNAPSHOT_EVERY_S = 5.0
 MAX_RESOLUTIONS = 8
-_OWN = ("send_error", "self_drop", "resolve_error")
+APPLY_BATCH = 100
+_OWN = ("send_error", "self_drop")
+
+
+class Past(NamedTuple):
+    """Counters of a peer at a moment.
+
+    Attributes:
+        outcomes: settled probes over UDP.
+        tcp_ok: connects answered over TCP.
+        samples, lost: as `PeerStats.path_samples`.
+        rtt_min_s: smallest round trip of the minute before.
+    """
+
+    outcomes: list[int]
+    tcp_ok: int
+    samples: int
+    lost: int
+    rtt_min_s: float | None
 
 
 @dataclass(slots=True)
@@ -33,7 +53,7 @@ class Peer:
         tcp: counters over TCP; None until the fallback is needed for the first time.
         paths: target key -> path.
         targets: target key -> target.
-        history: (monotonic time, outcomes over UDP, answered over TCP) every 5 s for 30 s.
+        history: what it was every 5 s for 30 s.
     """
 
     cluster: str
@@ -42,20 +62,23 @@ class Peer:
     tcp: PeerStats | None = None
     paths: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     targets: dict[tuple[str, str, int], Target] = field(default_factory=dict)
-    history: deque[tuple[float, list[int], int]] = field(
-        default_factory=lambda: deque(maxlen=int(RECENT_S / SNAPSHOT_EVERY_S) + 1)
-    )
+    history: deque[Past] = field(default_factory=lambda: deque(maxlen=int(RECENT_S / SNAPSHOT_EVERY_S) + 1))
 
     @property
     def draining(self) -> bool:
         """Whether all its targets are under planned maintenance."""
         return all(target.draining for target in self.targets.values())
 
+    def answered_since(self, past: Past) -> bool:
+        """Returns whether UDP answered since a moment."""
+        samples, lost = self.stats.path_samples()
+        return samples - lost > past.samples - past.lost
+
     def recent(self) -> Recent:
         """Returns what settled in the last 30 s."""
         now = self.stats.outcomes
-        before = self.history[0][1] if self.history else [0] * len(now)
-        tcp_ok = self.tcp.outcomes[0] - (self.history[0][2] if self.history else 0) if self.tcp else 0
+        before = self.history[0].outcomes if self.history else [0] * len(now)
+        tcp_ok = self.tcp.outcomes[0] - (self.history[0].tcp_ok if self.history else 0) if self.tcp else 0
         seen = {name: now[index] - before[index] for name, index in OUTCOME_INDEX.items()}
         return Recent(
             ok=seen["ok"] + seen["late"],
@@ -65,6 +88,7 @@ class Peer:
             refused=seen["refused"],
             unreachable=seen["unreachable"],
             own=sum(seen[name] for name in _OWN),
+            unresolved=seen["resolve_error"],
             tcp_ok=tcp_ok,
             ever=self.stats.last_ok_s is not None,
             draining=self.draining,
@@ -96,6 +120,8 @@ class Mesh:
         self._due: dict[tuple[str, str, int], float] = {}
         self._resolving: set[asyncio.Task[None]] = set()
         self._networks: tuple[Network, ...] = (*PRIVATE_NETWORKS, *config.allow)
+        self._renamed = True
+        self.active = True
         self.peers: dict[str, Peer] = {}
         self.self_stats = PeerStats()
         self.self_path: Path | None = None
@@ -110,32 +136,54 @@ class Mesh:
         """The target list in force, without the own cluster."""
         return [target for peer in self.peers.values() for target in peer.targets.values()]
 
-    def apply(self, targets: Iterable[Target]) -> None:
-        """Takes a new target list; what is in the old one too is left alone."""
-        wanted = [target for target in targets if target.cluster != self._config.cluster]
-        change = diff(self.targets, wanted)
-        for target in change.removed:
-            self._remove(target)
-        for target in change.added:
-            peer = self.peers.get(target.cluster)
-            if peer is None:
-                stats = self._restore(target.cluster, "udp") or PeerStats()
-                peer = self.peers[target.cluster] = Peer(target.cluster, target.region, stats=stats)
-                peer.tcp = self._restore(target.cluster, "tcp")
-            peer.targets[target.key] = target
-            self._start(peer, target)
-        for target in change.changed:
-            peer = self.peers[target.cluster]
-            peer.targets[target.key] = target
-            peer.region = target.region
-            if target.draining:
-                self._stop(peer, target)
-            elif target.key not in peer.paths:
-                self._start(peer, target)
+    def applying(self, change: Diff) -> Iterator[None]:
+        """Makes a change, a batch at each step, so that the loop need not wait; what is not in it is left alone."""
+        moving = {target.cluster for target in change.added}
+        steps = (
+            *((self._remove, target) for target in change.removed if target.cluster not in moving),
+            *((self._add, target) for target in change.added),
+            # A peer at another address keeps its counters, because it is never without one.
+            *((self._remove, target) for target in change.removed if target.cluster in moving),
+            *((self._change, target) for target in change.changed),
+        )
+        for index, (step, target) in enumerate(steps, 1):
+            step(target)
+            if index % APPLY_BATCH == 0:
+                yield
         self._rename()
 
-    def _start(self, peer: Peer, target: Target) -> None:
+    def _add(self, target: Target) -> None:
+        peer = self.peers.get(target.cluster)
+        if peer is None:
+            stats = self._restore(target.cluster, "udp") or PeerStats()
+            peer = self.peers[target.cluster] = Peer(target.cluster, target.region, stats=stats)
+            peer.tcp = self._restore(target.cluster, "tcp")
+        peer.targets[target.key] = target
+        self._start(peer, target)
+
+    def _change(self, target: Target) -> None:
+        peer = self.peers[target.cluster]
+        peer.targets[target.key] = target
+        peer.region = target.region
         if target.draining:
+            self._stop(peer, target)
+        elif target.key not in peer.paths:
+            self._start(peer, target)
+
+    def set_active(self, active: bool) -> None:
+        """Says whether this agent probes its peers, or reflects only because others of its cluster were elected."""
+        if active != self.active:
+            self.active = active
+            for peer in self.peers.values():
+                for target in peer.targets.values():
+                    if active:
+                        self._start(peer, target)
+                    else:
+                        self._stop(peer, target)
+                peer.history.clear()
+
+    def _start(self, peer: Peer, target: Target) -> None:
+        if target.draining or not self.active:
             return
         path = self._sender.add(peer.cluster, peer.stats)
         peer.paths[target.key] = path
@@ -169,6 +217,7 @@ class Mesh:
                 path = peer.paths.get(key)
                 host = str(path.address[0]) if path and path.address else target.host
                 names.setdefault(host, set()).add(peer.cluster)
+        self._renamed = True
         # Two clusters behind one address can't be told apart by it.
         self._names = {host: next(iter(clusters)) for host, clusters in names.items() if len(clusters) == 1}
 
@@ -198,26 +247,49 @@ class Mesh:
         found = await resolve(key[1], key[2])
         peer = self.peers.get(key[0])
         path = peer.paths.get(key) if peer else None
-        if path is not None and found is not None:
+        if path is not None and found is not None and (path.family, path.address) != found:
             path.family, path.address = found
+            self._renamed = False
+
+    def rename_due(self) -> None:
+        """Takes addresses that were resolved meanwhile into the allow-list, many at once."""
+        if not self._renamed:
             self._rename()
 
     def fall_back(self, tcp: TcpProber) -> None:
         """Probes over TCP the peers that gave no answer over UDP for 30 s; stops when UDP answers again."""
         for peer in self.peers.values():
+            if len(peer.history) != peer.history.maxlen or peer.answered_since(peer.history[0]):
+                continue
             recent = peer.recent()
-            silent = len(peer.history) == peer.history.maxlen and recent.ok == 0
             path = next((path for path in peer.paths.values() if path.address is not None), None)
-            if not silent or path is None or path.address is None or recent.own > recent.lost + recent.refused:
+            if path is None or path.address is None or recent.own > recent.lost + recent.refused:
                 continue
             if peer.tcp is None:
                 peer.tcp = PeerStats()
             tcp.probe(peer.cluster, peer.tcp, path.family, path.address, max(1.0, self._config.interval_s))
 
     def snapshot(self, now_s: float) -> None:
-        """Keeps the present counters for `Peer.recent`; called every 5 s."""
+        """Keeps the present counters for `Peer.recent` and looks closer at what changed; called every 5 s."""
         for peer in self.peers.values():
-            peer.history.append((now_s, list(peer.stats.outcomes), peer.tcp.outcomes[0] if peer.tcp else 0))
+            stats = peer.stats
+            samples, lost = stats.path_samples()
+            tcp_ok = peer.tcp.outcomes[0] if peer.tcp else 0
+            past = Past(list(stats.outcomes), tcp_ok, samples, lost, stats.rtt_min.get(now_s))
+            if peer.history and self._news(peer.history[0], past):
+                for path in peer.paths.values():
+                    self._sender.boost(path, now_s)
+            peer.history.append(past)
+
+    @staticmethod
+    def _news(before: Past, now: Past) -> bool:
+        lost = now.lost - before.lost
+        answered = now.samples - before.samples - lost
+        return changed(ok=answered, lost=lost, rtt_min_s=now.rtt_min_s, rtt_min_before_s=before.rtt_min_s)
+
+    def answering(self) -> list[str]:
+        """Returns the peers that answered in the last 30 s."""
+        return [name for name, peer in self.peers.items() if peer.history and peer.answered_since(peer.history[0])]
 
     def vantage(self, *, lag_s: float, own_drops: int, now_unix_s: float) -> Vantage:
         """Returns the agent's own health.
@@ -235,8 +307,8 @@ class Mesh:
             self_ok=fresh if settled else None,
             lag_s=lag_s,
             own_drops=own_drops,
-            peers=sum(1 for recent in recents if recent.ok + recent.lost + recent.refused + recent.own),
-            peers_answering=sum(1 for recent in recents if recent.ok),
+            peers=sum(1 for recent in recents if recent.tried),
+            peers_answering=sum(1 for recent in recents if recent.heard),
         )
 
     def states(self, vantage: Vantage) -> dict[str, tuple[PathState, str]]:
@@ -245,7 +317,9 @@ class Mesh:
 
     def series(self) -> list[Series]:
         """Returns what is to be exposed, in the order of names."""
-        found = []
+        found: list[Series] = []
+        if not self.active:
+            return found  # counters that stand still would be read as a silent network
         for name, peer in sorted(self.peers.items()):
             addresses = tuple(f"{host}:{port}" for _cluster, host, port in sorted(peer.targets))
             for proto, stats, flows in (("udp", peer.stats, self._config.flows), ("tcp", peer.tcp, 1)):

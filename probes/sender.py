@@ -3,15 +3,17 @@
 One socket per path would let every socket's wake-ups and buffers grow with the fleet; a few source ports (flows) are
 enough to see each ECMP path. It runs on the standard event loop: uvloop stops reading when the error queue, where the
 transmit stamps arrive, has something.
+
+What it costs is system calls and wake-ups, so both go in batches of 10 ms, and only sockets that have something are
+read. The kernel's stamps make that free of error; where the kernel gives none, answers are read at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import heapq
-import itertools
 import random
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -19,14 +21,17 @@ from dataclasses import dataclass
 
 from probes import sockets, stamp
 from probes.keys import SSID_BITS, KeyRing
+from probes.rate import BOOST_S, MAX_PPS, Schedule
 from probes.session import MAX_PENDING, Answer, PathSession, Pending
 from probes.stats import PeerStats
 
 SWEEP_S = 0.25
 _BATCH = 256
-_TICK_S = 0.005
+_TICK_S = 0.01
 """Probes due within it leave together: fewer wake-ups, and the stamps are the kernel's anyway."""
 _JITTER = 0.1
+_ROUNDS = 64
+"""One datagram per socket and round; after so many the loop gets its turn."""
 _OWN_QUEUE_FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -39,7 +44,7 @@ class SenderSettings:
         timeout_s: an answer after it is `late`.
         grace_s: how long a lost probe may wait for the answer that tells its direction.
         flows: source ports per address family; 13 see four equal ECMP paths with 90 %.
-        total_pps: hard cap over all paths; beyond it every interval is stretched.
+        total_pps: hard cap over all paths, whatever happens; `rate.Schedule` shares it.
         bind: local address to send from, empty for the kernel's choice.
     """
 
@@ -47,7 +52,7 @@ class SenderSettings:
     timeout_s: float = 2.0
     grace_s: float = 3.0
     flows: int = 13
-    total_pps: float = 10_000.0
+    total_pps: float = MAX_PPS
     bind: str = ""
 
 
@@ -91,30 +96,37 @@ class Sender:
         self._on_lag = on_lag
         self._paths: dict[int, Path] = {}
         self._sockets: dict[int, list[socket.socket]] = {}
+        self._by_number: dict[int, socket.socket] = {}
+        self._ready = select.epoll()
+        self._listening = False
+        self._stampless = False
         self._socket_drops: dict[int, int] = {}
         self._own_drop_s = float("-inf")
-        self._heap: list[tuple[float, int, Path]] = []
-        self._order = itertools.count()
+        self._schedule: Schedule[Path] = Schedule(settings.interval_s, settings.total_pps)
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._collector: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the timers on a loop; sockets are opened with the first path of their family."""
         self._loop = loop
+        self._listen()
         self._sweep(loop.time())
 
     def close(self) -> None:
         """Stops everything and closes the sockets."""
-        for timer in (self._timer, self._sweeper):
+        for timer in (self._timer, self._sweeper, self._collector):
             if timer is not None:
                 timer.cancel()
-        for opened in self._sockets.values():
-            for sock in opened:
-                if self._loop is not None:
-                    self._loop.remove_reader(sock)
-                sock.close()
+        if self._loop is not None and self._listening:
+            self._loop.remove_reader(self._ready)
+        self._loop = None
+        for sock in self._by_number.values():
+            sock.close()
+        self._by_number.clear()
         self._sockets.clear()
+        self._ready.close()
 
     def add(self, name: str, stats: PeerStats) -> Path:
         """Adds a path with a random SSID and a random phase; it sends once it has an address.
@@ -127,14 +139,20 @@ class Sender:
         path = Path(name, session)
         self._paths[session.ssid] = path
         phase = random.random() * settings.interval_s
-        heapq.heappush(self._heap, (time.monotonic() + phase, next(self._order), path))
+        self._schedule.add(path, time.monotonic() + phase)
         self._arm()
         return path
 
     def remove(self, path: Path) -> None:
         """Removes a path; what it had under way is never counted."""
         path.active = False
+        self._schedule.remove(path)
         self._paths.pop(path.session.ssid, None)
+
+    def boost(self, path: Path, now_s: float) -> None:
+        """Probes a path more often for a minute; not while the own socket drops, which that would only worsen."""
+        if now_s - self._own_drop_s > BOOST_S:
+            self._schedule.boost(path, now_s)
 
     def rekey(self, keys: KeyRing) -> None:
         """Takes new keys: sessions of another key begin anew under the active one; their counters go on."""
@@ -163,57 +181,57 @@ class Sender:
             if ssid not in self._paths:
                 return ssid
 
-    def _flows(self, family: int) -> list[socket.socket]:
-        opened = self._sockets.get(family)
-        if opened is None:
-            bind = self.settings.bind
-            host = bind if bind and (":" in bind) == (family == socket.AF_INET6) else ""
-            opened = [
-                sockets.open_udp(family, host, 0, transmit_stamps=True) for _ in range(max(1, self.settings.flows))
-            ]
-            self._sockets[family] = opened
-            for sock in opened:
-                if self._loop is not None:
-                    self._loop.add_reader(sock, self._on_readable, sock)
+    def _open_flows(self, family: int) -> list[socket.socket]:
+        bind = self.settings.bind
+        host = bind if bind and (":" in bind) == (family == socket.AF_INET6) else ""
+        opened = [sockets.open_udp(family, host, 0, transmit_stamps=True) for _ in range(max(1, self.settings.flows))]
+        self._sockets[family] = opened
+        for sock in opened:
+            self._by_number[sock.fileno()] = sock
+            self._ready.register(sock, select.EPOLLIN)
         return opened
 
     def _arm(self) -> None:
-        if self._loop is None or not self._heap:
+        wait_s = self._schedule.next_in_s(time.monotonic())
+        if self._loop is None or wait_s is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        delay = max(_TICK_S, self._heap[0][0] - time.monotonic())
-        self._timer = self._loop.call_later(delay, self._tick)
+        self._timer = self._loop.call_later(max(_TICK_S, wait_s), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now_s = time.monotonic()
-        interval_s = max(self.settings.interval_s, len(self._paths) / self.settings.total_pps)
+        used: list[socket.socket] = []
         for _ in range(_BATCH):
-            if not self._heap or self._heap[0][0] > now_s:
+            path = self._schedule.take(now_s, random.uniform(1 - _JITTER, 1 + _JITTER))
+            if path is None:
                 break
-            due_s, _order, path = heapq.heappop(self._heap)
-            if not path.active:
-                continue
-            self._send(path)
-            step = interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
-            # After a pause the missed probes are not made up for: a burst would measure itself.
-            heapq.heappush(self._heap, (max(due_s + step, now_s), next(self._order), path))
+            sock = self._send(path)
+            if sock is not None:
+                used.append(sock)
+        for sock in used:
+            # Most links stamp while the packet is handed over; fetched now, the stamp wakes nobody.
+            echo = sockets.receive_echo(sock)
+            if echo is not None:
+                self._heard(echo)
         self._arm()
 
-    def _send(self, path: Path) -> None:
+    def _send(self, path: Path) -> socket.socket | None:
         session = path.session
         if path.address is None:
             session.stats.count("resolve_error")
-            return
+            return None
         if len(session) >= MAX_PENDING:
             session.stats.count("self_drop")
-            return
-        try:
-            flows = self._flows(path.family)
-        except OSError:
-            session.stats.count("send_error")
-            return
+            return None
+        flows = self._sockets.get(path.family)
+        if flows is None:
+            try:
+                flows = self._open_flows(path.family)
+            except OSError:
+                session.stats.count("send_error")
+                return None
         seq = session.next_seq
         flow = seq % len(flows)
         key = self.keys.for_ssid(session.ssid) if self.keys else None
@@ -222,11 +240,12 @@ class Sender:
         t1 = stamp.with_nonce(stamp.ntp_from_ns(t1_ns), random.getrandbits(12))
         data = stamp.pack_request(stamp.Request(seq, t1, 1, session.ssid), key)
         outcome = self._hand_over(flows[flow], data, path.address)
-        if outcome is None:
-            session.sent(Pending(seq, flow, t1, t1_ns, m1_s))
-        else:
+        if outcome is not None:
             session.stats.count(outcome)
             session.last_error = outcome
+            return None
+        session.sent(Pending(seq, flow, t1, t1_ns, m1_s))
+        return flows[flow]
 
     def _hand_over(self, sock: socket.socket, data: bytes, address: sockets.SocketAddress) -> str | None:
         for attempt in (1, 2):
@@ -249,37 +268,63 @@ class Sender:
         now_s = self._loop.time()
         if self._on_lag is not None:
             self._on_lag(max(0.0, now_s - due_s))
-        for opened in self._sockets.values():
-            for sock in opened:
-                self._drain(sock, limit=100_000)  # all of it: an answer that is here already must not expire
+        self._read(rounds=100_000)  # all of it: an answer that is here already must not expire
         monotonic_s = time.monotonic()
+        limit_s = monotonic_s - self.settings.timeout_s
         for path in self._paths.values():
-            path.session.expire(monotonic_s, self._own_drop_s)
+            if path.session.has_older(limit_s):  # of many peers, most have nothing to settle in a quarter of a second
+                path.session.expire(monotonic_s, self._own_drop_s)
         # Never in the past, or a long stall would be followed by a burst of sweeps.
         due_s = max(due_s + SWEEP_S, now_s + SWEEP_S / 2)
         self._sweeper = self._loop.call_at(due_s, self._sweep, due_s)
 
-    def _on_readable(self, sock: socket.socket) -> None:
-        self._drain(sock, limit=_BATCH)
+    def _listen(self) -> None:
+        if self._loop is not None and not self._listening:
+            self._loop.add_reader(self._ready, self._on_ready)
+            self._listening = True
 
-    def _drain(self, sock: socket.socket, limit: int) -> None:
-        self._drain_echoes(sock)
-        for _ in range(limit):
-            received = sockets.receive(sock)
-            if received is None:
+    def _on_ready(self) -> None:
+        if self._stampless or self._loop is None:
+            self._read(_ROUNDS)
+            return
+        # More will come in a moment: a fleet's answers are spread over the whole second.
+        self._loop.remove_reader(self._ready)
+        self._listening = False
+        self._collector = self._loop.call_later(_TICK_S, self._collect)
+
+    def _collect(self) -> None:
+        self._read(_ROUNDS)
+        self._listen()
+
+    def _read(self, rounds: int) -> None:
+        for _ in range(rounds):
+            ready = self._ready.poll(0)
+            if not ready:
                 return
-            self._take(sock, received)
+            for number, events in ready:
+                sock = self._by_number[number]
+                if events & select.EPOLLERR:  # before the data: a stamp belongs to an answer that may be here too
+                    self._drain_echoes(sock)
+                if events & select.EPOLLIN:
+                    received = sockets.receive(sock)
+                    if received is not None:
+                        self._take(sock, received)
 
     def _drain_echoes(self, sock: socket.socket) -> None:
-        octets = stamp.PLAIN_OCTETS if self.keys is None else stamp.AUTH_OCTETS
-        for _ in range(_BATCH):
+        for count in range(_BATCH):
             echo = sockets.receive_echo(sock)
             if echo is None:
+                if count == 0:
+                    sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # an error without a message stays set else
                 return
-            if echo.outcome is not None:
-                self._failed(echo.data, echo.outcome)
-            elif echo.stamp_ns is not None and len(echo.data) >= octets:
-                self._stamped(echo.data[-octets:], echo.stamp_ns)  # the payload follows the headers of all layers
+            self._heard(echo)
+
+    def _heard(self, echo: sockets.Echo) -> None:
+        octets = stamp.PLAIN_OCTETS if self.keys is None else stamp.AUTH_OCTETS
+        if echo.outcome is not None:
+            self._failed(echo.data, echo.outcome)
+        elif echo.stamp_ns is not None and len(echo.data) >= octets:
+            self._stamped(echo.data[-octets:], echo.stamp_ns)  # the payload follows the headers of all layers
 
     def _request_of(self, data: bytes) -> tuple[Path, Pending] | None:
         ssid = stamp.peek_ssid(data, authenticated=self.keys is not None)
@@ -302,6 +347,7 @@ class Sender:
         m4_s = time.monotonic()
         self._watch_drops(sock, received, m4_s)
         t4_ns = received.stamp_ns
+        self._stampless = t4_ns is None
         if t4_ns is None:
             self.stamps_missing += 1
             t4_ns = time.time_ns()

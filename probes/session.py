@@ -33,9 +33,10 @@ class Pending:
         m1_s: monotonic time just before sending.
         outcome: None while nothing is known; `ok`, `late` or an error once it has settled.
         doubted: whether an answer to it came that failed its HMAC.
+        reflector_seq: the reflector's number of its answer in this epoch, -1 before it.
     """
 
-    __slots__ = ("doubted", "flow", "m1_s", "outcome", "seq", "t1_ns", "t1_wire")
+    __slots__ = ("doubted", "flow", "m1_s", "outcome", "reflector_seq", "seq", "t1_ns", "t1_wire")
 
     def __init__(self, seq: int, flow: int, t1_wire: int, t1_ns: int, m1_s: float) -> None:
         self.seq = seq
@@ -45,6 +46,7 @@ class Pending:
         self.m1_s = m1_s
         self.outcome: str | None = None
         self.doubted = False
+        self.reflector_seq = -1
 
 
 class Answer(NamedTuple):
@@ -160,8 +162,8 @@ class PathSession:
     """
 
     __slots__ = (
-        "_by_seq", "_epoch_seq", "_given_up", "_grace_s", "_open", "_reflector_seq", "_timeout_s", "direction",
-        "last_error", "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats",
+        "_epoch_seq", "_given_up", "_grace_s", "_open", "_timeout_s", "direction", "last_error",
+        "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats",
     )  # fmt: skip
 
     def __init__(self, ssid: int, stats: PeerStats, *, timeout_s: float = 2.0, grace_s: float = 3.0) -> None:
@@ -177,21 +179,24 @@ class PathSession:
         self._epoch_seq = 0
         self._given_up = 0
         self._open: deque[Pending] = deque()
-        self._by_seq: dict[int, Pending] = {}
-        self._reflector_seq: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def has_older(self, sent_s: float) -> bool:
+        """Returns whether a probe sent at that monotonic time or before is still unsettled or held."""
+        return bool(self._open) and self._open[0].m1_s <= sent_s
+
     def pending(self, seq: int) -> Pending | None:
         """Returns the unsettled or recently answered probe of a number."""
-        return self._by_seq.get(seq)
+        # Numbers have no gaps, so the place follows from the number; a table beside it would be cold memory per probe.
+        place = (seq - self._open[0].seq) & 0xFFFFFFFF if self._open else 0
+        return self._open[place] if place < len(self._open) else None
 
     def sent(self, probe: Pending) -> None:
         """Takes a probe that was handed to the kernel."""
         self.next_seq = (probe.seq + 1) & 0xFFFFFFFF
         self._open.append(probe)
-        self._by_seq[probe.seq] = probe
         self.stats.last_sent_s = probe.t1_ns / 1e9
 
     def answered(self, answer: Answer) -> bool:
@@ -200,14 +205,15 @@ class PathSession:
         Returns:
             Whether the wall clock had stepped while the probe was under way (the monotonic one was used then).
         """
-        probe = self._by_seq.get(answer.seq)
+        probe = self.pending(answer.seq)
         if probe is None:
             return False  # settled long ago; it was counted as lost, and counters don't go back
         again = probe.outcome in ("ok", "late")
         reordered, new_epoch = self.direction.see(answer.reflector_seq, answer.t2_ns, extra=again)
         if new_epoch:
             self._epoch_seq = answer.seq  # the reflector's count says nothing about what was sent before
-            self._reflector_seq.clear()
+            for held in self._open:
+                held.reflector_seq = -1
             self._given_up = 0
         if probe.outcome is not None and not again:
             return False
@@ -216,7 +222,7 @@ class PathSession:
             return False
         self.stats.reordered += reordered
         self.last_reply_m_s = answer.m4_s
-        self._reflector_seq[answer.seq] = answer.reflector_seq
+        probe.reflector_seq = answer.reflector_seq
         outer_ns, stepped = self._outer_ns(probe, answer)
         rtt_s = max(0, outer_ns - max(0, answer.turnaround_ns)) / 1e9
         if outer_ns / 1e9 > self._timeout_s:
@@ -240,7 +246,7 @@ class PathSession:
 
     def failed(self, seq: int, outcome: str) -> None:
         """Settles a probe by an error that names it (an ICMP message, a bad HMAC)."""
-        probe = self._by_seq.get(seq)
+        probe = self.pending(seq)
         if probe is not None and probe.outcome is None:
             probe.outcome = outcome
             self.last_error = outcome
@@ -250,7 +256,7 @@ class PathSession:
 
     def doubted(self, seq: int) -> None:
         """Notes an answer with a bad HMAC; a genuine one may still come, so the probe settles at its timeout."""
-        probe = self._by_seq.get(seq)
+        probe = self.pending(seq)
         if probe is not None:
             probe.doubted = True
 
@@ -270,10 +276,8 @@ class PathSession:
             if probe.outcome is None and probe.seq > anchor and not overdue:
                 break
             self._open.popleft()
-            del self._by_seq[probe.seq]
-            reflector_seq = self._reflector_seq.pop(probe.seq, None)
-            if reflector_seq is not None:
-                self.direction.close(reflector_seq)
+            if probe.reflector_seq >= 0:
+                self.direction.close(probe.reflector_seq)
             if probe.outcome is None:
                 if own_drop_s >= probe.m1_s:
                     self.stats.count("self_drop")  # the reply may have been here: nothing is known about the path

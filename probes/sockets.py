@@ -7,8 +7,11 @@ linux/errqueue.h, linux/net_tstamp.h).
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
+import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 SO_RCVBUFFORCE = 33
@@ -31,7 +34,11 @@ _RECEIVE_BUFFER_OCTETS = 4 << 20
 _DATAGRAM_OCTETS = 2048
 _CONTROL_OCTETS = 512
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
+_TIMESPEC = struct.Struct("=qq")
 _SECOND_NS = 10**9
+
+ASK_STAMP = (socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("=I", _TX_SOFTWARE))
+"""Control data of `sendmsg`: the transmit stamp of this one packet is wanted (read it by `receive_echo`)."""
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
@@ -106,6 +113,29 @@ def open_udp(family: int, host: str, port: int, *, transmit_stamps: bool = False
     return sock
 
 
+@contextlib.contextmanager
+def stamping(deadline_s: float = 1.0) -> Iterator[None]:
+    """Begins when the kernel stamps received packets; sockets opened inside get a stamp from their first packet on.
+
+    The kernel switches stamping on in the background when the first socket asks for it, so on a busy machine the
+    packets of the first milliseconds come without (up to 60 ms were seen), and off again when the last one is closed.
+
+    Args:
+        deadline_s: how long to wait at most; after it a kernel that doesn't stamp is taken as it is.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no IPv4 loopback: the first packets may lack their stamps, and are counted
+            sock = stack.enter_context(open_udp(socket.AF_INET, "127.0.0.1", 0))
+            end_s = time.monotonic() + deadline_s
+            while time.monotonic() < end_s:
+                sock.sendto(b"", sock.getsockname())
+                select.select([sock], [], [], deadline_s)
+                received = receive(sock)
+                if received is not None and received.stamp_ns is not None:
+                    break
+        yield
+
+
 def _set_buffer(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _RECEIVE_BUFFER_OCTETS)
@@ -116,7 +146,7 @@ def _set_buffer(sock: socket.socket) -> None:
 def parse_stamp(data: bytes) -> int | None:
     """Returns the software stamp (Unix ns) of a SCM_TIMESTAMPING message, of three timespecs of 16 or 8 octets."""
     if len(data) >= 48:
-        seconds, nanoseconds = struct.unpack_from("=qq", data)
+        seconds, nanoseconds = _TIMESPEC.unpack_from(data)
     elif len(data) >= 24:  # 32-bit user space
         seconds, nanoseconds = struct.unpack_from("=ii", data)
     else:

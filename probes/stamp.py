@@ -22,8 +22,8 @@ _MASK64 = (1 << 64) - 1
 _NONCE_BITS = 12
 """Bits of an NTP stamp below one microsecond (2^-20 s): the clock doesn't fill them honestly, so they carry a nonce."""
 
-_PLAIN_REQUEST = struct.Struct("!IQHH")
-_AUTH_REQUEST = struct.Struct("!I12xQHH")
+_PLAIN_REQUEST = struct.Struct("!IQHH28x")
+_AUTH_REQUEST = struct.Struct("!I12xQHH68x")
 _PLAIN_REPLY = struct.Struct("!IQHHQIQHHB3x")
 _AUTH_REPLY = struct.Struct("!I12xQHH4xQ8xI12xQH6xB15x")
 _TLV = struct.Struct("!BBH")
@@ -144,8 +144,8 @@ def to_ns(value: int, *, ptp: bool = False) -> int:
 def pack_request(request: Request, key: bytes | None = None) -> bytes:
     """Returns the session-sender's packet: 44 octets, or 112 with a key."""
     if key is None:
-        return _PLAIN_REQUEST.pack(*request) + bytes(PLAIN_OCTETS - _PLAIN_REQUEST.size)
-    signed = _AUTH_REQUEST.pack(*request) + bytes(_SIGNED - _AUTH_REQUEST.size)
+        return _PLAIN_REQUEST.pack(*request)
+    signed = _AUTH_REQUEST.pack(*request)
     return signed + sign(key, signed)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from probes.exposition import Series
-from probes.stats import PeerStats
+from probes.stats import NATIVE_MAX_INDEX, NATIVE_ZERO_INDEX, PeerStats
 
-VERSION = 1
+VERSION = 2
 SAVE_EVERY_S = 60.0
 _FIELDS = ("rtt_sum_s", "rtt_count", "ipdv_sum_s", "ipdv_count", "duplicates", "reordered", "last_ok_s", "last_sent_s")
 _LISTS = ("outcomes", "buckets")
@@ -28,6 +28,7 @@ def dump(cluster: str, series: Iterable[Series]) -> bytes:
     peers = [
         {"peer": item.dst_cluster, "proto": item.proto}
         | {name: getattr(item.stats, name) for name in (*_FIELDS, *_LISTS)}
+        | {"native": sorted(item.stats.native.items())}
         for item in series
     ]
     return json.dumps({"version": VERSION, "cluster": cluster, "peers": peers}).encode()
@@ -75,4 +76,17 @@ def _restore(item: dict[str, Any]) -> PeerStats | None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
             return None
         setattr(stats, name, value)
+    stats.native = {index: count for index, count in item["native"] if _is_native(index, count)}
+    # A histogram whose count is not the sum of its buckets would be refused by every scrape from now on.
+    if not sum(stats.native.values()) == sum(stats.buckets) == stats.rtt_count:
+        return None
     return stats
+
+
+def _is_native(index: object, count: object) -> bool:
+    return (
+        isinstance(index, int)
+        and isinstance(count, int)
+        and NATIVE_ZERO_INDEX <= index <= NATIVE_MAX_INDEX
+        and count > 0
+    )

@@ -26,7 +26,8 @@ class Recent:
         lost_forward, lost_backward, lost_unknown: lost probes by direction.
         refused: probes answered by ICMP port unreachable: the host lives, the process doesn't.
         unreachable: probes answered by another ICMP error.
-        own: probes that failed here: send_error, self_drop, resolve_error.
+        own: probes that failed here: send_error, self_drop.
+        unresolved: probes without an address to send them to, because the peer's name does not resolve.
         tcp_ok: TCP connects that worked.
         ever: whether any reply was ever seen.
         draining: whether the peer is under planned maintenance.
@@ -39,6 +40,7 @@ class Recent:
     refused: int = 0
     unreachable: int = 0
     own: int = 0
+    unresolved: int = 0
     tcp_ok: int = 0
     ever: bool = False
     draining: bool = False
@@ -47,6 +49,16 @@ class Recent:
     def lost(self) -> int:
         """Probes that the path lost."""
         return self.lost_forward + self.lost_backward + self.lost_unknown + self.unreachable
+
+    @property
+    def heard(self) -> bool:
+        """Whether its host said anything, even that no process listens: the own uplink works then."""
+        return bool(self.ok or self.refused or self.tcp_ok)
+
+    @property
+    def tried(self) -> int:
+        """Probes that had an address, so that they say something about the peer, the path or the own uplink."""
+        return self.ok + self.lost + self.refused + self.own
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +69,8 @@ class Vantage:
         self_ok: whether its own reflector answers over loopback; None while that is not yet known.
         lag_s: how late its loop ran at worst in the last 30 s.
         own_drops: packets dropped at the own socket in the last 30 s.
-        peers: peers with probes in the last 30 s.
-        peers_answering: those of them that answered.
+        peers: peers to which probes were tried in the last 30 s.
+        peers_answering: those of them whose host said anything.
     """
 
     self_ok: bool | None = True
@@ -66,6 +78,11 @@ class Vantage:
     own_drops: int = 0
     peers: int = 1
     peers_answering: int = 1
+
+    @property
+    def sick(self) -> bool:
+        """Whether the agent's own loopback, loop or socket fails, so that nothing it measures counts."""
+        return self.self_ok is False or self.lag_s > SICK_LAG_S or self.own_drops > 0
 
 
 def judge_path(recent: Recent, vantage: Vantage) -> tuple[PathState, str]:
@@ -75,22 +92,24 @@ def judge_path(recent: Recent, vantage: Vantage) -> tuple[PathState, str]:
         recent: the last 30 s of this peer.
         vantage: the last 30 s of the agent itself.
     """
-    if vantage.self_ok is False or vantage.lag_s > SICK_LAG_S or vantage.own_drops > 0:
+    if vantage.sick:
         return "probe_sick", "the agent's own loopback, loop or socket fails: nothing it measures counts"
     if recent.draining:
         return "maintenance", "marked as draining in the target list"
     if recent.ok:
         return _judge_answering(recent)
-    total = recent.lost + recent.refused + recent.own
-    if total == 0:
+    if recent.tried == 0:
+        if recent.unresolved:
+            # A name without an address says nothing about any path, whatever the other peers do.
+            return "unknown", "its name was never resolved: look at the DNS and at the target list"
         return "unknown", "nothing settled in the last 30 s"
-    if vantage.peers >= 2 and vantage.peers_answering == 0 and not recent.refused:
+    if vantage.peers >= 2 and vantage.peers_answering == 0:
         return "uplink_down", "no peer at all answers: the own uplink"
     if recent.tcp_ok:
         return "udp_blocked", "TCP connects, UDP gets no answer"
     if recent.refused:
         return "peer_down", "the host answers that no process listens on the port"
-    if recent.own == total:
+    if recent.own == recent.tried:
         return "unknown", "no probe could be sent"
     if not recent.ever:
         return "unknown", "no reply was ever seen: is the firewall open?"

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from math import frexp
 
 from rebalancer.catalog import PROBE_OUTCOMES
 
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{1e-4 * 2 ** (i / 2):.4g}") for i in range(28))
 """Upper bounds of the classic histogram: 28 steps of sqrt(2), 100 us to 1.16 s (a factor of 2 is coarse)."""
+NATIVE_SCHEMA = 4
+"""Native histogram: 16 buckets per factor of 2, so that a quantile is off by 4.4 % at the very most."""
+_NATIVE_STEPS = 1 << NATIVE_SCHEMA
+_NATIVE_FRACTIONS = tuple(0.5 * 2 ** (i / _NATIVE_STEPS) for i in range(_NATIVE_STEPS))
+NATIVE_ZERO_S = 2.0**-20
+"""At and below it (0.95 us, no path is that short) a round-trip time is in the native histogram's zero bucket."""
+NATIVE_ZERO_INDEX = -20 * _NATIVE_STEPS
+NATIVE_MAX_INDEX = 6 * _NATIVE_STEPS
+"""The last bucket ends at 64 s, above the longest timeout; so a peer has at most 417 buckets, whatever it measures."""
 OUTCOME_INDEX: dict[str, int] = {name: index for index, name in enumerate(PROBE_OUTCOMES)}
 _LOST = tuple(OUTCOME_INDEX[name] for name in ("lost_forward", "lost_backward", "lost_unknown", "unreachable"))
 _SEEN = tuple(OUTCOME_INDEX[name] for name in ("ok", "late"))
 WINDOW_S = 60.0
 _SLOTS = 6
 _MIN_FLOW_PROBES = 30
+
+
+def native_index(value_s: float) -> int:
+    """Returns the index of a value's native bucket: above 2^((index-1)/16), up to and with 2^(index/16) seconds."""
+    if value_s <= NATIVE_ZERO_S:
+        return NATIVE_ZERO_INDEX
+    fraction, exponent = frexp(value_s)  # a logarithm would put values on a bound into one bucket or the other
+    return min(bisect_left(_NATIVE_FRACTIONS, fraction) + (exponent - 1) * _NATIVE_STEPS, NATIVE_MAX_INDEX)
 
 
 class RollingMin:
@@ -28,7 +46,8 @@ class RollingMin:
         """Takes a value at a monotonic time in seconds."""
         slot = int(now_s / (WINDOW_S / _SLOTS))
         if self._slots and self._slots[-1][0] == slot:
-            self._slots[-1] = (slot, min(value, self._slots[-1][1]))
+            if value < self._slots[-1][1]:
+                self._slots[-1] = (slot, value)
         else:
             self._slots = [*self._slots[-_SLOTS:], (slot, value)]
 
@@ -55,7 +74,9 @@ class FlowLoss:
             # After a longer silence the finished window is no longer of the last minutes.
             self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else {}
             self._now, self._since_s = {}, now_s
-        counts = self._now.setdefault(flow, [0, 0])
+        counts = self._now.get(flow)
+        if counts is None:
+            counts = self._now[flow] = [0, 0]
         counts[0] += 1
         counts[1] += lost
 
@@ -77,6 +98,7 @@ class PeerStats:
     Attributes:
         outcomes: settled probes in the order of `catalog.PROBE_OUTCOMES`.
         buckets: answered probes per bucket, not cumulative; the last one is above all bounds.
+        native: index of a native bucket -> answered probes in it; only those that have any.
         rtt_sum_s, rtt_count: sum and number of round-trip times of `ok` probes.
         ipdv_sum_s, ipdv_count: sum and number of |difference| of consecutive round-trip times of a path.
         last_ok_s, last_sent_s: Unix time; None before the first one.
@@ -85,12 +107,13 @@ class PeerStats:
 
     __slots__ = (
         "buckets", "duplicates", "flow_loss", "ipdv_count", "ipdv_sum_s", "last_ok_s", "last_rtt_s", "last_sent_s",
-        "outcomes", "reordered", "rtt_count", "rtt_min", "rtt_sum_s",
+        "native", "outcomes", "reordered", "rtt_count", "rtt_min", "rtt_sum_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.outcomes = [0] * len(PROBE_OUTCOMES)
         self.buckets = [0] * (len(BUCKET_BOUNDS_S) + 1)
+        self.native: dict[int, int] = {}
         self.rtt_sum_s = 0.0
         self.rtt_count = 0
         self.ipdv_sum_s = 0.0
@@ -118,6 +141,8 @@ class PeerStats:
         """
         self.outcomes[0] += 1
         self.buckets[bisect_left(BUCKET_BOUNDS_S, rtt_s)] += 1
+        index = native_index(rtt_s)
+        self.native[index] = self.native.get(index, 0) + 1
         self.rtt_sum_s += rtt_s
         self.rtt_count += 1
         if previous_s is not None:

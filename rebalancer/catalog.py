@@ -77,6 +77,9 @@ PROBE_METRICS: tuple[Metric, ...] = (
     _m("probe_targets", "gauge", "", "Targets in the configuration in force.", "probes"),
     _m("probe_config_last_reload_successful", "gauge", "", "1 if the last reload worked.", "probes"),
     _m("probe_config_last_reload_success_timestamp_seconds", "gauge", "", "When a reload last worked.", "probes"),
+    _m("probe_sick", "gauge", "src_cluster", "1 while the agent distrusts itself; its paths are unknown.", "probes"),
+    _m("probe_active", "gauge", "", "1 while the agent probes, 0 while it only reflects.", "probes"),
+    _m("probe_reached", "gauge", "", "1 while probes of peers arrive, 0 while they answer but don't arrive.", "probes"),
     _m("probe_build_info", "info", "version", "Version of the probe.", "probes"),
     _m("probe_self_rtt_seconds", "gauge", "", "Round-trip time to the own loopback reflector.", "probes"),
 )  # fmt: skip
@@ -144,6 +147,7 @@ RECORDED: dict[str, Recorded] = {
         Recorded(_P + "loss:ratio2m", PAIR, "Loss over 2 min, settled probes only."),
         Recorded(_P + "loss_forward:ratio2m", PAIR, "Loss on the way out over 2 min."),
         Recorded(_P + "refused:increase2m", PAIR, "Probes of the last 2 min whose host says that no process listens."),
+        Recorded(_P + "send_errors:increase2m", PAIR, "Probes of the last 2 min that the own host could not send."),
         Recorded(_P + "rtt_seconds:mean2m", PAIR, "Mean round-trip time over 2 min."),
         Recorded(_P + "rtt_seconds:p50_2m", PAIR, "Median round-trip time over 2 min."),
         Recorded(_P + "rtt_seconds:p99_2m", PAIR, "99th percentile of the round-trip time over 2 min."),

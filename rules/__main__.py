@@ -15,6 +15,7 @@ def generate() -> dict[str, str]:
     """Returns file name -> content of every generated file."""
     return {
         "rebalancer-recording.yaml": to_yaml(recording_groups()),
+        "rebalancer-recording-native.yaml": to_yaml(recording_groups(native=True)),
         "rebalancer-alerts.yaml": to_yaml(alert_groups()),
         "RUNBOOK.md": to_runbook(alert_groups()),
     }

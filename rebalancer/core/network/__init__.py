@@ -1,12 +1,12 @@
 """The network as measured: the latency map, and `network-quality` of pairs and clusters."""
 
+from rebalancer.core.network.heritage import Heritage, Pair
 from rebalancer.core.network.latency import (
     INTRA_REGION_RTT_S,
     Cell,
     CellState,
     LatencyMap,
     MapSettings,
-    Pair,
     Samples,
     build_map,
     measured_cell,
@@ -27,6 +27,7 @@ __all__ = [
     "INTRA_REGION_RTT_S",
     "Cell",
     "CellState",
+    "Heritage",
     "LatencyMap",
     "Level",
     "MapSettings",

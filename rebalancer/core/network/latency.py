@@ -3,19 +3,20 @@
 A cell is filled from the recorded series of the probes, read in one query. What is missing, NaN, infinite, negative or
 too old is unknown: never 0 ms, never 100 % loss. Without an own measurement a cell takes the reverse direction's (a
 probe goes both ways, so two probers of one pair see the same round trip: Azure |A-B - B-A| p50 1 ms, max 6 ms), else
-the median between the two regions.
+the median between the two regions, else what the triangle inequality leaves over common neighbours (`inherit`).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-Pair = tuple[str, str]
+from rebalancer.core.network.heritage import Heritage, Pair
+
 CellState = Literal[
     "ok", "lossy", "peer_down", "cluster_down", "path_down", "uplink_down", "udp_blocked", "maintenance", "unknown"
 ]
@@ -44,6 +45,7 @@ class Cell:
         age_s: how long ago the last good reply came; None if never.
         state: what the path does; `unknown` keeps the last values while they are at most an hour old.
         source: where the values come from.
+        error_s: how far the round trip may be off, in s, where it was not measured; None for measured ones.
         proto: udp, or tcp where UDP is blocked.
     """
 
@@ -60,6 +62,7 @@ class Cell:
     state: CellState = "unknown"
     source: CellSource = "direct"
     proto: str = "udp"
+    error_s: float | None = None
 
     @property
     def judged(self) -> bool:
@@ -100,11 +103,14 @@ class LatencyMap:
     regions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def rtt_s(self, src: str, dst: str) -> float | None:
-        """Returns the mean round-trip time in s, None where it is unknown; a cluster to itself is 0.5 ms."""
+        """Returns the mean round-trip time in s, None where it is unknown; a cluster to itself is 0.5 ms.
+
+        Predictions are in `cells` only: they rank pairs that nobody measured and don't place workloads.
+        """
         if src == dst:
             return INTRA_REGION_RTT_S
         cell = self.cells.get((src, dst))
-        return cell.rtt_mean_s if cell else None
+        return cell.rtt_mean_s if cell and cell.source != "predicted" else None
 
     def loss(self, src: str, dst: str) -> float | None:
         """Returns the share of probes lost, 0 to 1, None where it is unknown; a cluster to itself loses nothing."""
@@ -171,17 +177,18 @@ def build_map(
     del now  # the ages are relative to it already
     chosen = settings or MapSettings()
     table = {(name.removeprefix(_PREFIX), src, dst, proto): value for (name, src, dst, proto), value in samples.items()}
+    readers = {(src, dst): _Reader(table, src, dst, chosen) for src in clusters for dst in clusters if src != dst}
+    cut_off = _cut_off(readers)
     direct = {
-        (src, dst): _direct(_Reader(table, src, dst, chosen), chosen, {src, dst} & set(maintenance) != set())
-        for src in clusters
-        for dst in clusters
-        if src != dst
+        pair: _direct(reader, chosen, draining=not set(maintenance).isdisjoint(pair), cut_off=pair[0] in cut_off)
+        for pair, reader in readers.items()
     }
     direct = _tell_downs_apart(direct)
-    regional = _regional(direct, clusters)
+    measured = {pair: cell.rtt_mean_s for pair, cell in direct.items() if cell.judged and cell.rtt_mean_s is not None}
+    heritage = Heritage(measured, clusters)
     cells = {
         # Whatever a direct cell says itself stands, be it that the path is down.
-        pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, regional, clusters)
+        pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, heritage)
         for pair, cell in direct.items()
     }
     return LatencyMap(MappingProxyType(cells), MappingProxyType(dict(clusters)))
@@ -201,6 +208,9 @@ class _Reader:
         usable = math.isfinite(value) and 0 <= value <= high and age_s <= limit
         return value if usable else None
 
+    def counted(self, name: str) -> bool:
+        return (self.get(name, "udp", fresh=True) or 0.0) > 0
+
     def last_ok_age(self, proto: str) -> float | None:
         value, age_s = self._table.get(("last_ok_age_seconds:min", self._src, self._dst, proto), (math.nan, math.nan))
         return max(0.0, value) + age_s if math.isfinite(value) and math.isfinite(age_s) else None
@@ -216,7 +226,20 @@ class _Reader:
         )
 
 
-def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
+def _cut_off(readers: Mapping[Pair, _Reader]) -> frozenset[str]:
+    """Sources whose own host can't send to at least two others while none answers: their uplink is gone."""
+    failing = Counter(pair[0] for pair, reader in readers.items() if reader.counted("send_errors:increase2m"))
+    several = {src for src, pairs in failing.items() if pairs >= 2}
+    answered = {
+        pair[0]
+        for pair, reader in readers.items()
+        if pair[0] in several
+        and reader.get("loss:ratio2m", "udp", fresh=True, high=math.nextafter(1.0, 0.0)) is not None
+    }
+    return frozenset(several - answered)
+
+
+def _direct(reader: _Reader, settings: MapSettings, *, draining: bool, cut_off: bool) -> Cell:
     count = reader.get("samples:increase2m", "udp", fresh=True)
     loss = reader.get("loss:ratio2m", "udp", fresh=True, high=1.0)
     age_s = reader.last_ok_age("udp")
@@ -225,14 +248,17 @@ def _direct(reader: _Reader, settings: MapSettings, draining: bool) -> Cell:
         stale = Cell(age_s=age_s)
     if draining:
         return replace(stale, state="maintenance")
-    if count is None or count <= 0 or loss is None:
-        refused = reader.get("refused:increase2m", "udp", fresh=True) or 0.0
-        if refused > 0:
-            return Cell(age_s=age_s, state="peer_down")
-        return _over_tcp(reader) or stale
-    if loss >= 1:
+    if count is None or count <= 0 or loss is None or loss >= 1:
         if (tcp := _over_tcp(reader)) is not None:
             return tcp
+        if cut_off and reader.counted("send_errors:increase2m"):
+            return Cell(age_s=age_s, state="uplink_down")
+        # Hosts send about one ICMP error a second, so a dead process lets most probes vanish and refuses a few.
+        if reader.counted("refused:increase2m"):
+            return Cell(age_s=age_s, state="peer_down")
+    if count is None or count <= 0 or loss is None:
+        return stale
+    if loss >= 1:
         # Without any reply ever, a closed firewall and a dead path look the same: nothing is known.
         return Cell(state="unknown") if age_s is None else _with_loss(Cell(age_s=age_s, state="path_down"), 1.0, count)
     cell = _with_loss(reader.timed("udp", fresh=True), loss, count)
@@ -256,23 +282,28 @@ def _tell_downs_apart(cells: Mapping[Pair, Cell]) -> dict[Pair, Cell]:
     """Names the culprit of each path without answers: it takes the other vantage points to know."""
     told = dict(cells)
     answers = {pair for pair, cell in cells.items() if cell.judged and not cell.down}
+    answers_of = Counter(name for pair in answers for name in pair)
+    from_src: dict[str, list[bool]] = defaultdict(list)
+    to_dst: dict[str, dict[str, bool]] = defaultdict(dict)
+    for (src, dst), cell in cells.items():
+        if cell.judged:
+            from_src[src].append(cell.down)
+            if cell.state != "uplink_down":  # who can't send at all is no witness of another
+                to_dst[dst][src] = cell.down
     for (src, dst), cell in cells.items():
         if cell.state != "path_down":
             continue
-        from_src = [other for (a, _b), other in cells.items() if a == src and other.judged]
-        to_dst = [other for (a, b), other in cells.items() if b == dst and a != src and other.judged]
-        src_cut = len(from_src) >= 2 and all(other.down for other in from_src)
-        dst_answers_elsewhere = any(dst in pair and src not in pair for pair in answers)
-        if src_cut and any(src not in pair for pair in answers):
+        src_cut = len(from_src[src]) >= 2 and all(from_src[src])
+        witnesses = [down for other, down in to_dst[dst].items() if other != src]
+        dst_answers_elsewhere = answers_of[dst] > ((src, dst) in answers) + ((dst, src) in answers)
+        if src_cut and len(answers) > answers_of[src]:
             told[src, dst] = replace(cell, state="uplink_down")
-        elif to_dst and all(other.down for other in to_dst) and not dst_answers_elsewhere:
+        elif witnesses and all(witnesses) and not dst_answers_elsewhere:
             told[src, dst] = replace(cell, state="cluster_down")
     return told
 
 
-def _substitute(
-    pair: Pair, own: Cell, direct: Mapping[Pair, Cell], regional: Mapping[Pair, float], clusters: Mapping[str, str]
-) -> Cell:
+def _substitute(pair: Pair, own: Cell, direct: Mapping[Pair, Cell], heritage: Heritage) -> Cell:
     reverse = direct[pair[1], pair[0]]
     if reverse.judged and reverse.rtt_mean_s is not None:
         forward = reverse.loss_forward
@@ -280,20 +311,14 @@ def _substitute(
         return replace(reverse, source="reverse", loss_forward=swapped)
     if own.rtt_mean_s is not None:
         return own  # at most an hour old: nearer to the truth than other clusters' values
-    rtt = regional.get((clusters[pair[0]], clusters[pair[1]]))
-    if rtt is None:
+    source: CellSource = "region"
+    found = heritage.of_regions(*pair)
+    if found is None:
+        source, found = "predicted", heritage.predicted(*pair)
+    if found is None:
         return own
-    return Cell(rtt_mean_s=rtt, rtt_p50_s=rtt, age_s=own.age_s, source="region")
-
-
-def _regional(cells: Mapping[Pair, Cell], clusters: Mapping[str, str]) -> dict[Pair, float]:
-    """Median round trip between two regions, either way round; the reverse of a pair counts for it too."""
-    found: dict[Pair, list[float]] = {}
-    for (src, dst), cell in cells.items():
-        if cell.judged and cell.rtt_mean_s is not None:
-            for key in {(clusters[src], clusters[dst]), (clusters[dst], clusters[src])}:
-                found.setdefault(key, []).append(cell.rtt_mean_s)
-    return {key: statistics.median(values) for key, values in found.items()}
+    rtt_s, error_s = found
+    return Cell(rtt_mean_s=rtt_s, rtt_p50_s=rtt_s, age_s=own.age_s, source=source, error_s=error_s)
 
 
 def origin_rtt(

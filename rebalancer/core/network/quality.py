@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from rebalancer.core.network.latency import Cell, LatencyMap, Pair, wilson
+from rebalancer.core.network.heritage import Pair
+from rebalancer.core.network.latency import Cell, LatencyMap, wilson
 
 Quality = Literal["good", "degraded", "poor"]
 TaintValue = Literal["degraded", "poor"]

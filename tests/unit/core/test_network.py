@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from rebalancer.core.network import (
     INTRA_REGION_RTT_S,
     Cell,
+    Heritage,
     LatencyMap,
     NetworkMemory,
     NetworkSettings,
@@ -80,6 +82,7 @@ REFUSED: Table = {
     ("refused:increase2m", "a", "b", "udp"): (120.0, 1.0),
     ("samples:increase2m", "a", "b", "udp"): (0, 1),
 }
+FEW_REFUSED: Table = {("refused:increase2m", "a", "b", "udp"): (100.0, 1.0)}
 NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_age_seconds:min", "a", "b")}
 
 
@@ -91,11 +94,72 @@ NEVER: Table = {k: v for k, v in cut(("a", "b")).items() if k[:3] != ("last_ok_a
         ("a reaches nobody, others reach each other", cut(("a", "b"), ("a", "c"), ("a", "d")), "c", "uplink_down"),
         ("UDP is cut, TCP connects", cut(("a", "b")) | series("a", "b", proto="tcp", rtt=0.2), "b", "udp_blocked"),
         ("the host refuses", without(full_mesh(), "a", "b") | REFUSED, "b", "peer_down"),
+        ("it refuses one a second, the rest is silence", cut(("a", "b")) | FEW_REFUSED, "b", "peer_down"),
+        (
+            "a firewall refuses UDP, TCP connects",
+            cut(("a", "b")) | FEW_REFUSED | series("a", "b", proto="tcp"),
+            "b",
+            "udp_blocked",
+        ),
     ],
 )
 def test_path_states_need_all_vantage_points(sentence: str, table: Table, dst: str, state: str) -> None:
     cell = build_map(table, CLUSTERS, NOW).cells["a", dst]
     assert (cell.state, cell.source) == (state, "direct"), sentence
+
+
+def unsent(*pairs: tuple[str, str]) -> Table:
+    table = full_mesh()
+    for src, dst in pairs:
+        table = without(table, src, dst)
+        table |= {("samples:increase2m", src, dst, "udp"): (0, 1), ("send_errors:increase2m", src, dst, "udp"): (99, 1)}
+        table |= {("last_ok_age_seconds:min", src, dst, "udp"): (90.0, 1.0)}
+    return table
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pairs", "state", "source"),
+    [
+        ("nothing can be sent to anybody", [("a", "b"), ("a", "c"), ("a", "d")], "uplink_down", "direct"),
+        ("one route is missing, the others work", [("a", "b")], "ok", "reverse"),
+        ("two are missing, one answers", [("a", "b"), ("a", "c")], "ok", "reverse"),
+    ],
+)
+def test_what_can_t_be_sent_is_the_own_uplink_only_if_nobody_answers(
+    sentence: str, pairs: list[tuple[str, str]], state: str, source: str
+) -> None:
+    latency = build_map(unsent(*pairs), CLUSTERS, NOW)
+    cell = latency.cells["a", "b"]
+    assert (cell.state, cell.source) == (state, source), sentence
+    assert latency.cells["b", "c"].state == "ok", "who can't send is no witness of the others"
+    if source == "direct":
+        assert (cell.loss, cell.rtt_mean_s) == (None, None)
+        qualities, taints, _memory = judge(latency, NetworkMemory(), SETTINGS, NOW)
+        assert taints == {}
+        assert set(qualities.values()) <= {"good"}, "it says nothing about loss"
+
+
+def test_who_can_t_send_is_no_witness_that_another_cluster_is_down() -> None:
+    names = {"a": "eu", "b": "us", "c": "ap"}
+    table = {key: value for key, value in unsent(("a", "b"), ("a", "c")).items() if "d" not in key[1:3]}
+    table = {key: value for key, value in table.items() if key[1:3] not in (("b", "c"), ("c", "b"))}
+    table = {key: value for key, value in table.items() if key[2] != "a"}
+    latency = build_map(table | down("b", "c"), names, NOW)
+    assert latency.cells["a", "c"].state == "uplink_down"
+    assert latency.cells["b", "c"].state == "path_down"
+
+
+def test_two_hundred_clusters_of_which_many_are_down_are_told_apart_in_time() -> None:
+    names = {f"c{n}": f"r{n % 20}" for n in range(200)}
+    table: Table = {}
+    for src in names:
+        for dst in names:
+            if src != dst:
+                dead = int(dst[1:]) < 30 or int(src[1:]) < 30
+                table |= down(src, dst) if dead else series(src, dst)
+    latency = build_map(table, names, NOW)
+    states = Counter(cell.state for cell in latency.cells.values())
+    assert states == {"ok": 170 * 169, "uplink_down": 30 * 199, "cluster_down": 170 * 30}
 
 
 def test_a_path_that_never_answered_is_no_down_path() -> None:
@@ -152,6 +216,78 @@ def test_then_the_region_pair_without_its_loss() -> None:
     )
 
 
+def test_a_region_s_value_has_the_spread_of_its_pairs_or_the_own_offset_as_error() -> None:
+    five = CLUSTERS | {"e": "us"}
+    near = series("d", "a", rtt=0.002)
+    cell = build_map(series("a", "b", rtt=0.08) | near, five, NOW).cells["d", "b"]
+    assert (cell.source, cell.rtt_mean_s, cell.error_s) == ("region", 0.08, 0.002)
+    cell = build_map(series("a", "b", rtt=0.08) | series("a", "e", rtt=0.1) | near, five, NOW).cells["d", "b"]
+    assert cell.rtt_mean_s == pytest.approx(0.09)
+    assert cell.error_s == pytest.approx(0.01)
+    assert build_map(series("a", "b"), CLUSTERS, NOW).cells["a", "b"].error_s is None, "a measured value has none"
+
+
+def test_last_comes_the_triangle_over_common_neighbours_and_it_places_nothing() -> None:
+    table = series("a", "b", rtt=0.08) | series("c", "b", rtt=0.2)
+    latency = build_map(table, {"a": "eu", "b": "us", "c": "ap"}, NOW)
+    cell = latency.cells["a", "c"]
+    assert (cell.source, cell.state, cell.judged, cell.loss) == ("predicted", "unknown", False, None)
+    assert cell.rtt_mean_s == pytest.approx(0.2)
+    assert cell.error_s == pytest.approx(0.08), "between 120 and 280 ms"
+    assert latency.rtt_s("a", "c") is None, "it only ranks"
+    assert origin_rtt(latency, {"a": "eu", "b": "us", "c": "ap"}, "eu", "c") is None
+
+
+def test_more_neighbours_narrow_the_prediction() -> None:
+    names = {"a": "eu", "b": "us", "c": "ap", "d": "sa"}
+    two = series("a", "b", rtt=0.08) | series("c", "b", rtt=0.2) | series("a", "d", rtt=0.3)
+    cell = build_map(two | series("d", "c", rtt=0.05), names, NOW).cells["a", "c"]
+    assert cell.rtt_mean_s == pytest.approx(0.265), "at least 250 ms by d, at most 280 by b"
+    assert cell.error_s == pytest.approx(0.015)
+
+
+points = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.tuples(st.floats(0, 0.2), st.floats(0, 0.2)), min_size=2, max_size=8
+)
+
+
+@given(points, st.sets(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh"))), st.booleans())
+def test_where_the_triangle_inequality_holds_the_truth_is_within_the_error(
+    place: dict[str, tuple[float, float]], known: set[tuple[str, str]], own_regions: bool
+) -> None:
+    def truth(x: str, y: str) -> float:
+        return 0.001 + math.dist(place[x], place[y])
+
+    regions = {name: name if own_regions else "one" for name in place}
+    measured = {(x, y): truth(x, y) for x, y in known if x in place and y in place and x != y}
+    table = {key: value for pair, rtt in measured.items() for key, value in series(*pair, rtt=rtt).items()}
+    latency = build_map(table, regions, NOW)
+    for (src, dst), cell in latency.cells.items():
+        swapped = latency.cells[dst, src]
+        assert cell.rtt_mean_s == pytest.approx(swapped.rtt_mean_s) if cell.rtt_mean_s else swapped.rtt_mean_s is None
+        if (src, dst) in measured:
+            assert (cell.source, cell.error_s) == ("direct", None)
+        elif (dst, src) in measured:
+            assert (cell.source, cell.error_s) == ("reverse", None)
+        elif cell.rtt_mean_s is not None:
+            assert cell.source == ("predicted" if own_regions else "region")
+            assert cell.error_s is not None
+            assert not cell.judged
+            if own_regions:
+                assert abs(cell.rtt_mean_s - truth(src, dst)) <= cell.error_s + 1e-9
+        else:
+            assert cell == Cell()
+
+
+def test_two_hundred_clusters_with_holes_are_mapped_in_time() -> None:
+    rng = random.Random(3)
+    names = [f"c{n}" for n in range(200)]
+    measured = {(a, b): rng.uniform(0.001, 0.3) for a in names for b in names if a != b and rng.random() < 0.3}
+    heritage = Heritage(measured, {name: name for name in names})
+    found = [heritage.predicted(a, b) for a in names for b in names if a != b and (a, b) not in measured]
+    assert sum(one is not None for one in found) > 20_000
+
+
 def test_a_down_path_is_never_replaced_by_a_guess() -> None:
     latency = build_map(without(full_mesh(), "a", "b") | down("a", "b"), CLUSTERS, NOW)
     assert latency.rtt_s("a", "b") is None
@@ -161,7 +297,7 @@ def test_a_down_path_is_never_replaced_by_a_guess() -> None:
 values = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, 1.0, -1.0, math.nan, math.inf])
 )
-names = st.sampled_from([key[0] for key in series("a", "b")] + ["refused:increase2m"])
+names = st.sampled_from([key[0] for key in series("a", "b")] + ["refused:increase2m", "send_errors:increase2m"])
 
 
 @given(

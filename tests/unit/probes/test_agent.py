@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import socket
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 
-from probes import sockets
+from probes import election, reload, sockets, targets
 from probes.agent import Agent
 from probes.config import AgentConfig
+from probes.election import Endpoint
 from probes.keys import KeyRing, load_keys
+from probes.reflector import Reflector
 from probes.sender import Sender, SenderSettings
 from probes.stats import OUTCOME_INDEX, PeerStats
 
@@ -45,8 +50,8 @@ def free_port() -> int:
     raise AssertionError("no free port in a hundred tries")
 
 
-def agent(tmp_path: Path, targets: list[tuple[str, str]], keys: KeyRing | None = None, **more: object) -> Agent:
-    write_targets(tmp_path / "targets.json", targets)
+def agent(tmp_path: Path, peers: list[tuple[str, str]], keys: KeyRing | None = None, **more: object) -> Agent:
+    write_targets(tmp_path / "targets.json", peers)
     config = AgentConfig(
         cluster="a", region="eu", listen=("127.0.0.1", free_port()), http=("127.0.0.1", free_port()),
         targets_file=tmp_path / "targets.json", interval_s=0.05, timeout_s=0.3, flows=3, **more,  # type: ignore[arg-type]  # a test's shorthand
@@ -54,8 +59,8 @@ def agent(tmp_path: Path, targets: list[tuple[str, str]], keys: KeyRing | None =
     return Agent(config, keys)
 
 
-def write_targets(path: Path, targets: list[tuple[str, str]]) -> None:
-    path.write_text(json.dumps([{"targets": [address], "labels": {"cluster": name}} for name, address in targets]))
+def write_targets(path: Path, peers: list[tuple[str, str]]) -> None:
+    path.write_text(json.dumps([{"targets": [address], "labels": {"cluster": name}} for name, address in peers]))
 
 
 async def get(agent_: Agent, path: str, head: str = "GET {} HTTP/1.1\r\n\r\n") -> str:
@@ -138,6 +143,37 @@ def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
     asyncio.run(test())
 
 
+def test_without_kernel_stamps_answers_are_read_at_once_and_not_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "parse_stamp", lambda _data: None)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        with sockets.open_udp(socket.AF_INET, "127.0.0.1", 0) as sock:
+            server = Reflector(sock, keys=None, allows=lambda _host: True, name_of=lambda _host: "peer")
+            loop.add_reader(sock, server.on_readable)
+            sender = Sender(SenderSettings(interval_s=0.02, flows=2))
+            sender.start(loop)
+            batches: list[None] = []
+            collect = sender._collect
+
+            def counted() -> None:
+                batches.append(None)
+                collect()
+
+            monkeypatch.setattr(sender, "_collect", counted)
+            path = sender.add("peer", PeerStats())
+            path.address = sock.getsockname()
+            try:
+                await until(lambda: count(path.session.stats, "ok") >= 30, "answers come")
+                assert sender.stamps_missing >= 30
+                assert len(batches) <= 1, "only the first answer could still be waited for"
+            finally:
+                sender.close()
+                loop.remove_reader(sock)
+
+    asyncio.run(test())
+
+
 def test_a_name_that_never_resolved_is_the_configuration_s_fault() -> None:
     async def test() -> None:
         sender = Sender(SenderSettings(interval_s=0.02))
@@ -161,6 +197,9 @@ def test_a_reload_leaves_untouched_counters_alone_and_removes_series(tmp_path: P
         stats = probe.mesh.peers["b"].stats
         await until(lambda: count(stats, "ok") >= 3, "b answers")
         before = count(stats, "ok")
+        write_targets(probe.config.targets_file, [("b", own.replace("127.0.0.1", "127.0.0.2")), ("c", own)])
+        await until(lambda: len(probe.mesh.peers) == 2 and "127.0.0.2" in str(probe.mesh.targets), "b moved")
+        assert probe.mesh.peers["b"].stats is stats, "a peer at another address keeps its counters"
         write_targets(probe.config.targets_file, [("b", own), ("d", own)])
         await until(lambda: "d" in probe.mesh.peers, "the change is seen")
         assert probe.mesh.peers["b"].stats is stats
@@ -169,7 +208,7 @@ def test_a_reload_leaves_untouched_counters_alone_and_removes_series(tmp_path: P
         assert 'dst_cluster="c"' not in text
         assert 'dst_cluster="d"' in text
         probe.config.targets_file.write_text("- targets: [")
-        await until(lambda: not probe.reload_ok, "the broken file is seen")
+        await until(lambda: not probe.list.ok, "the broken file is seen")
         assert set(probe.mesh.peers) == {"b", "d"}, "the old list stays in force"
         assert "rebalancer_probe_config_last_reload_successful 0" in await get(probe, "/metrics")
         await until(lambda: count(stats, "ok") > before, "probing goes on")
@@ -215,7 +254,7 @@ def test_http(sentence: str, request_text: str, words: str, tmp_path: Path) -> N
     probe = agent(tmp_path, [])
 
     async def test() -> None:
-        await until(lambda: probe.reloaded_at_s is not None, "started")
+        await until(lambda: probe.list.read_at_s is not None, "started")
         assert words in await get(probe, "", request_text), sentence
 
     drive(probe, test)
@@ -227,3 +266,131 @@ def test_a_port_in_use_says_which_and_what_to_do(tmp_path: Path) -> None:
         taken.bind(probe.config.listen)
         with pytest.raises(ValueError, match=r"listen: 127\.0\.0\.1:\d+ is in use .* set another listen"):
             asyncio.run(probe.run())
+
+
+def test_without_a_target_file_it_starts_empty_reflects_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = agent(tmp_path, [])
+    probe.config.targets_file.unlink()
+    own = f"127.0.0.1:{probe.config.listen[1]}"
+
+    async def test() -> None:
+        await until(lambda: "target file can't be read" in caplog.text, "it is in the log")
+        assert "0 targets before stay in force" in caplog.text
+        text = await get(probe, "/metrics")
+        assert "\nrebalancer_probe_targets 0\n" in text
+        assert "\nrebalancer_probe_config_last_reload_successful 0\n" in text
+        assert "not usable" in await get(probe, "/healthz")
+        await until(lambda: count(probe.mesh.self_stats, "ok") >= 3, "it reflects")
+        write_targets(probe.config.targets_file, [("b", own)])
+        await until(lambda: set(probe.mesh.peers) == {"b"}, "the file came later")
+        assert "not usable" not in await get(probe, "/healthz")
+
+    drive(probe, test)
+
+
+def test_a_day_without_a_target_list_stops_probing_but_not_reflecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = agent(tmp_path, [])
+    own = f"127.0.0.1:{probe.config.listen[1]}"
+    write_targets(probe.config.targets_file, [("b", own)])
+
+    async def test() -> None:
+        await until(lambda: "b" in probe.mesh.peers, "the list is in force")
+        monkeypatch.setattr(reload, "MAX_LIST_AGE_S", 1.0)
+        written = probe.config.targets_file.stat().st_mtime_ns
+        os.utime(probe.config.targets_file, ns=(0, written - 10**15))
+        stats = probe.mesh.peers["b"].stats
+        before = count(stats, "ok")
+        await until(lambda: count(stats, "ok") > before + 60, "an old file that is there is no missing one")
+        probe.config.targets_file.unlink()
+        await until(lambda: probe.list.expired and not probe.mesh.peers, "it fails closed")
+        assert "probing stops until there is one" in caplog.text
+        assert "probing has stopped" in await get(probe, "/healthz")
+        assert "\nrebalancer_probe_active 0\n" in await get(probe, "/metrics")
+        settled = count(probe.mesh.self_stats, "ok")
+        await until(lambda: count(probe.mesh.self_stats, "ok") > settled, "it still reflects")
+        write_targets(probe.config.targets_file, [("b", own)])
+        await until(lambda: "b" in probe.mesh.peers and not probe.list.expired, "a new list starts it again")
+
+    drive(probe, test)
+
+
+def test_eight_thousand_targets_do_not_hold_up_the_loop(tmp_path: Path) -> None:
+    probe = agent(tmp_path, [], max_pps=10.0)
+    many = [(f"c{n // 40}", f"198.18.{n // 250}.{n % 250 + 1}:9") for n in range(8_000)]  # 199 peers: a full mesh
+
+    async def test() -> None:
+        await until(lambda: probe.list.ok, "started")
+        worst = [0.0]
+        ticking = asyncio.ensure_future(_watch_lag(worst))
+        write_targets(probe.config.targets_file, many)
+        await until(lambda: len(probe.mesh.targets) == 8_000, "the big list is in force")
+        ticking.cancel()
+        assert worst[0] < 0.5, "in one piece; a second late the agent would call itself sick"
+
+    drive(probe, test)
+
+
+async def _watch_lag(worst: list[float]) -> None:
+    # The CPU time of the loop's own thread: what other processes take is no fault of the loop.
+    while True:
+        begun_s = time.thread_time()
+        await asyncio.sleep(0.01)
+        worst[0] = max(worst[0], time.thread_time() - begun_s)
+
+
+def test_an_agent_that_was_not_elected_reflects_only_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = [Endpoint("one", "z1"), Endpoint("two", "z2")]
+    monkeypatch.setattr(election, "ASK_EVERY_S", 0.05)
+    asked: list[str] = []
+
+    def answer(service: str) -> list[Endpoint]:
+        asked.append(service)
+        return list(ready)
+
+    monkeypatch.setattr(election, "read_endpoints", answer)
+    monkeypatch.setenv("POD_NAME", "me")
+    probe = agent(tmp_path, [], election="net/probe")
+    own = f"127.0.0.1:{probe.config.listen[1]}"
+    write_targets(probe.config.targets_file, [("b", own)])
+
+    async def test() -> None:
+        await until(lambda: probe.election is not None and len(probe.election.elected) == 2, "the two are known")
+        await until(lambda: "b" in probe.mesh.peers, "the list is known")
+        assert not probe.mesh.peers["b"].paths
+        text = await get(probe, "/metrics")
+        assert 'dst_cluster="b"' not in text
+        assert "\nrebalancer_probe_active 0\n" in text
+        assert "reflects only; elected to probe: " in await get(probe, "/debug/peers")
+        ready[:] = [Endpoint("me", "z1"), Endpoint("two", "z2")]
+        await until(lambda: bool(probe.mesh.peers["b"].paths), "it is elected")
+        await until(lambda: count(probe.mesh.peers["b"].stats, "ok") > 3, "it probes")
+        ready.clear()
+        before = len(asked)
+        await until(lambda: len(asked) >= before + 3, "some answers name nobody")
+        assert probe.mesh.active, "the last list stands"
+
+    drive(probe, test)
+
+
+def test_a_resolver_that_hangs_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = agent(tmp_path, [])
+    own = f"127.0.0.1:{probe.config.listen[1]}"
+    hanging = threading.Event()
+    monkeypatch.setattr(targets, "_look_up", lambda _host, _port: hanging.wait(20) and None)
+    names = [(f"n{n}", f"probe-{n}.invalid:9") for n in range(40)]
+
+    async def test() -> None:
+        write_targets(probe.config.targets_file, [("b", own), *names])
+        await until(lambda: len(probe.mesh.peers) == 41, "the list is in force")
+        await until(lambda: count(probe.mesh.peers["b"].stats, "ok") > 3, "the others are probed")
+        write_targets(probe.config.targets_file, [("b", own)])
+        await until(lambda: len(probe.mesh.peers) == 1, "the file is read although the resolver hangs")
+        hanging.set()
+
+    drive(probe, test)

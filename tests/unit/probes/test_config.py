@@ -40,6 +40,8 @@ MISTAKES = [
     ("a list as root", "- a\n", ":1:", "field: value"),
     ("broken syntax", "cluster: [\n", ":2:", "fix the syntax"),
     ("a network that is none", GOOD + "allow: [10.0.0.1/8]\n", ":7: allow", "10.0.0.0/8"),
+    ("a budget above the cap", GOOD + "max_pps: 20000\n", ":7: max_pps: 20000", "10 to 10000 packets per second"),
+    ("a Service without its namespace", GOOD + "election: probe\n", ":7: election: 'probe'", "`namespace/name`"),
     ("a flag that is none", GOOD + "tcp_fallback: maybe\n", ":7: tcp_fallback: 'maybe'", "true or false"),
 ]
 

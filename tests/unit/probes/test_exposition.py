@@ -19,6 +19,8 @@ VALUES = {
         "probe_socket_drops_total", "probe_clock_steps_total", "probe_kernel_timestamps_missing_total", "probe_targets",
         "probe_config_last_reload_successful", "probe_config_last_reload_success_timestamp_seconds",
         "probe_self_rtt_seconds",
+        "probe_active",
+        "probe_reached",
     )
 }  # fmt: skip
 

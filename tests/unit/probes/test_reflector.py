@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes import sockets, stamp
 from probes.keys import KeyRing
-from probes.reflector import Buckets, Limits, Reflector, Sessions, source_prefix
+from probes.reflector import Buckets, Limits, Reflector, SendLag, Sessions, source_prefix
 from probes.stamp import Request
 
 RING = KeyRing({0: b"k" * 32}, active=0)
@@ -82,7 +82,8 @@ def running(
     family: int = socket.AF_INET, *, keys: KeyRing | None = None, allowed: bool = True
 ) -> Iterator[tuple[Reflector, socket.socket, tuple[str, int]]]:
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
-    server = sockets.open_udp(family, host, 0)
+    with sockets.stamping():
+        server = sockets.open_udp(family, host, 0)
     client = socket.socket(family, socket.SOCK_DGRAM)
     client.bind((host, 0))
     client.settimeout(5)
@@ -153,3 +154,36 @@ def test_a_removed_peer_leaves_no_counter() -> None:
         ask(reflector, client, address, bytes(44))
         reflector.forget({"unknown"})
         assert not reflector.packets
+
+
+def test_the_lag_is_the_median_and_a_step_of_the_clock_is_none() -> None:
+    lag = SendLag()
+    for value in (30_000, 40_000, 900_000, -5, 3_600 * 10**9, 35_000, 36_000):
+        lag.learn(value)
+    assert lag.ns == 36_000
+
+
+def test_at_first_every_answer_is_asked_for_its_stamp_and_later_one_in_sixteen() -> None:
+    lag = SendLag()
+    for _ in range(15):
+        assert lag.due()
+        lag.learn(1)
+    assert sum(lag.due() for _ in range(160)) == 10
+
+
+def test_the_reflector_learns_when_its_answers_leave() -> None:
+    with running() as (reflector, client, address):
+        for seq in range(15):
+            ask(reflector, client, address, stamp.pack_request(Request(seq, 5, 1, 9)))
+        assert 0 < reflector._lag.ns <= 1_000_000
+        assert sockets.receive_echo(reflector._sock) is None, "no stamp is left to wake it"
+
+
+def test_a_kernel_that_can_not_be_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "ASK_STAMP", (socket.SOL_SOCKET, sockets.SO_TIMESTAMPING, b"x"))
+    with running() as (reflector, client, address):
+        for seq in range(3):
+            ask(reflector, client, address, stamp.pack_request(Request(seq, 5, 1, 9)))
+            assert client.recv(2048)
+        assert not reflector._lag.usable
+        assert reflector.packets == {("peer", "ok"): 3}

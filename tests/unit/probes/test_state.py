@@ -11,7 +11,7 @@ from probes import state
 from probes.config import AgentConfig
 from probes.exposition import Series
 from probes.firewall import allow_list
-from probes.stats import PeerStats
+from probes.stats import PeerStats, native_index
 from probes.targets import Target
 
 
@@ -28,6 +28,7 @@ def test_counters_survive_a_restart(tmp_path: Path) -> None:
     stats = state.load(path, "a")["b", "udp"]
     before = series()[0].stats
     assert (stats.outcomes, stats.buckets, stats.rtt_sum_s) == (before.outcomes, before.buckets, before.rtt_sum_s)
+    assert stats.native == before.native == {native_index(0.02): 1}
     assert (stats.ipdv_count, stats.last_ok_s, stats.last_sent_s) == (1, 5.0, None)
     assert [item.name for item in tmp_path.iterdir()] == ["state.json"], "no part is left"
 
@@ -45,6 +46,9 @@ def edited(**change: object) -> str:
         ("another cluster's", state.dump("z", series()).decode()),
         ("another version's", '{"version": 99, "cluster": "a", "peers": []}'),
         ("other buckets", edited(buckets=[1, 2])),
+        ("native buckets that hold another number", edited(native=[[-90, 2]])),
+        ("native buckets out of range", edited(native=[[9000, 1]])),
+        ("native buckets of another shape", edited(native=[1])),
         ("negative counts", edited(duplicates=-1)),
         ("text for numbers", edited(rtt_sum_s="1")),
         ("a list at the root", "[]"),

@@ -28,6 +28,13 @@ OK = Vantage(peers=3, peers_answering=2)
         ("the own socket dropped", Recent(lost_unknown=9, ever=True), Vantage(own_drops=1), "probe_sick"),
         ("a pair never opened is unknown, not down", Recent(lost_unknown=30), OK, "unknown"),
         ("nothing settled yet", Recent(), OK, "unknown"),
+        ("no name resolves", Recent(unresolved=30), Vantage(peers=0, peers_answering=0), "unknown"),
+        (
+            "no name, and nobody answers",
+            Recent(unresolved=30),
+            Vantage(peers=3, peers_answering=0),
+            "unknown",
+        ),
         ("only own failures to one peer", Recent(own=30, ever=True), OK, "unknown"),
     ],
 )
@@ -49,3 +56,24 @@ def test_a_path_that_answers_is_never_down(forward: int, backward: int, refused:
 )
 def test_a_lossy_path_says_its_direction(forward: int, backward: int, way: str) -> None:
     assert way in judge_path(Recent(ok=50, lost_forward=forward, lost_backward=backward, ever=True), OK)[1]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "recent", "heard"),
+    [
+        ("a reply", Recent(ok=1), True),
+        ("a refusal comes from the other host", Recent(refused=1), True),
+        ("a connect over TCP", Recent(lost_unknown=9, tcp_ok=1), True),
+        ("a router's error may come from the own gateway", Recent(unreachable=9), False),
+        ("silence", Recent(lost_unknown=9), False),
+    ],
+)
+def test_what_shows_that_the_own_uplink_works(sentence: str, recent: Recent, heard: bool) -> None:
+    assert recent.heard is heard, sentence
+
+
+def test_a_name_that_never_resolved_says_so_and_is_no_try() -> None:
+    state, why = judge_path(Recent(unresolved=30), OK)
+    assert state == "unknown"
+    assert "DNS" in why
+    assert Recent(unresolved=30).tried == 0

@@ -15,7 +15,12 @@ from probes.mesh import Mesh
 from probes.sender import Sender, SenderSettings
 from probes.states import Vantage
 from probes.stats import OUTCOME_INDEX, PeerStats
-from probes.targets import Target
+from probes.targets import Target, diff
+
+
+def apply(mesh: Mesh, targets: list[Target]) -> None:
+    for _batch in mesh.applying(diff(mesh.targets, targets)):
+        pass
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -38,6 +43,14 @@ def test_a_closed_port_is_refused() -> None:
         sock.bind(("127.0.0.1", 0))
         address = sock.getsockname()
     assert asyncio.run(tcp.connect_once(socket.AF_INET, address)) == ("refused", None)
+
+
+def test_a_process_that_hangs_does_not_pass_for_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "CONNECT_DEADLINE_S", 0.2)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1)  # the kernel accepts; nobody ever closes
+        assert asyncio.run(tcp.connect_once(socket.AF_INET, sock.getsockname())) == ("lost_unknown", None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +91,7 @@ def test_a_peer_silent_over_udp_is_tried_over_tcp_and_called_udp_blocked(tmp_pat
         port = server.sockets[0].getsockname()[1]
         config = AgentConfig("a", "eu", ("127.0.0.1", 1), ("127.0.0.1", 2), tmp_path)
         mesh, prober = Mesh(config, Sender(SenderSettings())), tcp.TcpProber()
-        mesh.apply([Target("b", "us", "127.0.0.1", port), Target("c", "us", "127.0.0.1", 9)])
+        apply(mesh, [Target("b", "us", "127.0.0.1", port), Target("c", "us", "127.0.0.1", 9)])
         peer = mesh.peers["b"]
         peer.stats.last_ok_s = 1.0
         mesh.fall_back(prober)

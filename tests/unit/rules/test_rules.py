@@ -19,7 +19,8 @@ from rules.recording import recording_groups
 from tests.unit.rules.binaries import find
 
 ALERTS = [rule for group in alert_groups() for rule in group.rules if isinstance(rule, Alert)]
-RULES = [*ALERTS, *(rule for group in recording_groups() for rule in group.rules)]
+NATIVE = recording_groups(native=True)
+RULES = [*ALERTS, *(rule for group in (*recording_groups(), *NATIVE) for rule in group.rules)]
 
 
 @pytest.mark.parametrize("name", sorted(generate()))
@@ -49,10 +50,14 @@ def test_labels_in_selectors_and_aggregations_exist(rule: Alert) -> None:
         assert set(re.findall(r"(\w+)[=!]", selector)) <= set(labels), rule.expr
 
 
-def test_all_recorded_names_of_the_catalogue_are_recorded() -> None:
-    assert {rule.record for group in recording_groups() for rule in group.rules if not isinstance(rule, Alert)} == set(
-        RECORDED
-    )
+@pytest.mark.parametrize("native", [False, True])
+def test_both_variants_record_all_names_of_the_catalogue(native: bool) -> None:
+    groups = recording_groups(native=native)
+    assert {rule.record for group in groups for rule in group.rules if not isinstance(rule, Alert)} == set(RECORDED)
+
+
+def test_the_native_variant_needs_no_classic_series_of_the_round_trip_time() -> None:
+    assert not re.search(r"probe_rtt_seconds_(bucket|sum|count)", generate()["rebalancer-recording-native.yaml"])
 
 
 def test_ten_alerts_with_all_that_a_person_needs() -> None:
