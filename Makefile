@@ -40,10 +40,10 @@ stack: $(STAMP)  ## builds the real Kubernetes, Prometheus and Thanos for the te
 	$(BIN)/python -m tests.stack.build
 
 contract: $(STAMP)
-	$(BIN)/pytest tests/contract -n 2 --dist loadgroup
+	$(BIN)/pytest tests/contract -n 2 --dist loadfile
 
 scenarios: $(STAMP)
-	$(BIN)/pytest tests/scenarios -n 2 --dist loadgroup
+	$(BIN)/pytest tests/scenarios -n 2 --dist loadfile
 
 test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, and one line says so
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.stack.build; \
@@ -53,9 +53,9 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest tests/contract -n 2 --dist loadgroup --reruns 1
+	$(BIN)/pytest tests/contract -n 2 --dist loadfile --reruns 1
 	# The two lanes of scenarios mostly wait, so the unit tests run beside them; in this order, or the longest began last.
-	$(BIN)/pytest tests/scenarios tests/unit -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1
+	$(BIN)/pytest tests/scenarios tests/unit -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
 
 generate: $(STAMP)  ## rules and dashboards from their code
 	$(BIN)/python -m rules

@@ -23,7 +23,7 @@ from tests.stack.fixtures import fleet_for
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("planes")]
+pytestmark = [pytest.mark.stack]
 
 POLICY = Policy(name="web", namespace="default", pod_labels={"app": "web"})
 WEB = "default/web"

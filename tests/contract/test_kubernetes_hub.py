@@ -35,7 +35,7 @@ from tests.stack.fixtures import fleet_for
 from tests.stack.fleet import CONTROL_PLANES, Fleet, Member
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("planes")]
+pytestmark = [pytest.mark.stack]
 
 SYSTEM, ACCOUNT = install.NAMESPACE, install.ACCOUNT
 EXAMPLE: dict[str, Any] = {

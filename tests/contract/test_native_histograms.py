@@ -25,7 +25,7 @@ from tests.stack.metrics import Query
 from tests.stack.processes import free_port, wait_for
 from tests.unit.rules.binaries import find
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("telemetry")]
+pytestmark = [pytest.mark.stack]
 PATHS_S = {"near": 0.0003, "region": 0.0015, "coast": 0.02, "land": 0.076, "ocean": 0.15, "globe": 0.25}
 SAMPLES = 20_000
 QUANTILES = {0.5: 0.03, 0.99: 0.05}

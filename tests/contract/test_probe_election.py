@@ -16,7 +16,7 @@ from probes.election import Election, ElectionError, Endpoint, elect, read_endpo
 from tests.stack.control_plane import ControlPlane
 from tests.stack.fleet import Fleet
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack]
 SPACE = "probe-election"
 SERVICE = f"{SPACE}/rebalancer-probe"
 RIGHTS = {

@@ -20,7 +20,7 @@ from rebalancer.catalog import LOST_OUTCOMES, PATH_OUTCOMES
 from rebalancer.core.network import LatencyMap, NetworkMemory, NetworkSettings, build_map, judge
 from tests.stack.namespaces import UDP_PORT, Net, require_namespaces
 
-pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 AGENT = {"interval_s": 0.2, "flows": 64, "max_pps": 80}
 DEADLINE_S = 120.0
 Pair = tuple[str, str]

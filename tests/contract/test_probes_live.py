@@ -28,7 +28,6 @@ from rebalancer.core.network import LatencyMap, NetworkMemory, NetworkSettings, 
 from rules.__main__ import HERE as RULES
 from tests.unit.rules.binaries import find
 
-pytestmark = pytest.mark.xdist_group("telemetry")
 CLUSTERS = {"eu-1": "eu", "us-1": "us", "ap-1": "ap"}
 HOSTS = {"eu-1": "127.0.0.11", "us-1": "127.0.0.12", "ap-1": "127.0.0.13"}
 INTERVAL_S = 0.1

@@ -21,7 +21,7 @@ from rebalancer.rollouts import RolloutReport, Rollouts, TickReport
 from tests.stack.api import Api, ApiError, deployment, path_of
 from tests.stack.fleet import Fleet
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("planes")]
+pytestmark = [pytest.mark.stack]
 
 NAME = "rollouts-live"
 OLD, NEW = "registry.example/app:v1", "registry.example/app:v2"

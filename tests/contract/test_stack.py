@@ -18,7 +18,7 @@ from tests.stack.metrics import Query
 from tests.stack.processes import StackError, wait_for
 from tests.stack.users import Service
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack]
 
 WEB = "default/web"
 RATES = {"europe-west1": 40.0, "us-east4": 20.0, "asia-southeast1": 20.0}

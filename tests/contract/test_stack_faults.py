@@ -24,7 +24,7 @@ from tests.stack.fixtures import fleet_for, require
 from tests.stack.fleet import Fleet, Member
 from tests.stack.processes import Process, StackError, free_port, wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack]
 
 
 @pytest.fixture(scope="module")

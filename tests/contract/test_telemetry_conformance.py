@@ -32,7 +32,7 @@ from tests.stack.metrics import Prometheus, Target
 from tests.stack.processes import wait_for
 from tests.stack.users import Service
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("telemetry")]
+pytestmark = [pytest.mark.stack]
 
 RULES = Path(__file__).parents[2] / "rules" / "rebalancer-recording.yaml"
 RATES = {"europe-west1": 40.0, "us-east4": 20.0}

@@ -15,7 +15,7 @@ from tests.scenarios.stage import GROUP, Controller, Mesh, deploy, member, polic
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600), pytest.mark.xdist_group("one")]
+pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600)]
 COUNTS = {"eu-1": 5, "us-1": 5, "ap-1": 5}
 SELECTOR = 'ingress_requests_total{namespace="default",service="canary"}'
 ROLLBACK_S = 30.0

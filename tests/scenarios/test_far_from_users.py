@@ -11,7 +11,7 @@ from tests.stack.api import deployment, service
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600), pytest.mark.xdist_group("two")]
+pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600)]
 
 
 def test_replicas_move_to_their_users(stage: tuple[Fleet, Mesh], tmp_path: Path) -> None:

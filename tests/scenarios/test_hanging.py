@@ -11,7 +11,7 @@ from tests.scenarios.stage import Controller, Mesh, deploy, member, policy, remo
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600), pytest.mark.xdist_group("one")]
+pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600)]
 DEADLINE_S = 10.0
 
 

@@ -10,7 +10,7 @@ from tests.scenarios.stage import Controller, Mesh, deploy, intents, member, pol
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600), pytest.mark.xdist_group("two")]
+pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600)]
 
 
 def test_the_next_controller_finishes_the_move(stage: tuple[Fleet, Mesh], tmp_path: Path) -> None:

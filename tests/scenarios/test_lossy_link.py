@@ -11,7 +11,7 @@ from tests.scenarios.stage import Controller, Mesh, deploy, member, policy, remo
 from tests.stack.fleet import Fleet
 from tests.stack.processes import wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600), pytest.mark.xdist_group("two")]
+pytestmark = [pytest.mark.stack, pytest.mark.scenario, pytest.mark.timeout(600)]
 TAINT = 'rebalancer_cluster_taint{cluster="eu-1",effect="NoSchedule",key="network-quality",value="poor"}'
 LOSSY = 'rebalancer_link_state{dst_cluster="ap-1",src_cluster="eu-1",state="lossy"}'
 NO_ASIA = {"residency": {"regions": ["europe-west1", "us-east4"]}, "replicas": {"min": 3, "max": 3}}

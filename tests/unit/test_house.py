@@ -11,6 +11,7 @@ import pytest
 from importlinter.cli import lint_imports
 
 from rebalancer import catalog
+from tests.lanes import LANES
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("rebalancer", "probes", "rules", "dashboards")
@@ -74,3 +75,7 @@ def test_no_path_of_a_machine_is_tracked() -> None:
             continue
         found += [f"{file.relative_to(ROOT)}: {m.group()}" for m in paths.finditer(text)]
     assert found == []
+
+
+def test_every_lane_names_files_that_exist() -> None:
+    assert [name for name in LANES if not (ROOT / name).is_file()] == []
