@@ -57,7 +57,11 @@ class Service:
         self._refused: set[tuple[str, str, str]] = set()
 
     def _leading(self) -> bool:
-        return self._lease is None or self._lease.is_leader()
+        """Whether this controller is the one that writes; with a hub, one that only observes never is."""
+        world = self._world
+        if self._lease is None:
+            return self._act or world is None or world.hub_client is None
+        return self._lease.is_leader()
 
     def _may_act(self) -> bool:
         return self._act and self._leading()
@@ -128,6 +132,9 @@ class Service:
     def _begin_lease(self, world: LiveWorld) -> asyncio.Task[None] | None:
         if world.hub_client is None:
             self._exporter.set("leader", 1.0)
+            return None
+        if not self._act:
+            # One that only observes must not keep the lease from one that acts.
             return None
         self._lease = KubernetesLease(world.hub_client)
         return asyncio.create_task(self._lease.run())

@@ -93,6 +93,7 @@ class Found:
         problems: one sentence each.
         answered: whether demand now was answered; else there is at best history.
         failed: whether there is nothing to use.
+        senseless: clusters of which some value now is no number; what they count is not known.
     """
 
     latest: dict[Key, float] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Found:
     problems: list[str] = field(default_factory=list)
     answered: bool = False
     failed: bool = False
+    senseless: set[str] = field(default_factory=set)
 
 
 class Source:
@@ -244,6 +246,7 @@ class Source:
                 f"no series of {name} {where} names a workload of a configured cluster by the labels namespace and "
                 f"{self.ask.workload_label or 'pod'}; set demand.workloadLabel to the label that holds its name."
             )
+        found.senseless |= {key[2] for key, amount in sums.items() if not np.isfinite(amount)}
         return {key: amount for key, amount in sums.items() if np.isfinite(amount)}
 
     def _key(self, labels: Mapping[str, str]) -> Key | None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import numpy as np
+
 from rebalancer.adapters.telemetry import dialect, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Answer, Series
@@ -189,7 +191,8 @@ class Presence:
     async def _ask(self, look: Look, query: str) -> tuple[Series, ...]:
         answer: Answer = await self._backend.query(query, look.at_s)
         look.warnings += answer.warnings
-        return answer.series
+        # A time that is no number says nothing: its cluster is then not seen, instead of ever fresh.
+        return tuple(one for one in answer.series if np.isfinite(one.values[0]))
 
     def _newest_query(self, selector: Selector) -> str:
         return promql.newest(selector, [*self._backend.by, "job"])

@@ -208,6 +208,10 @@ class MetricsTelemetry:
         elif any(one.rows and not one.answered for one in found):
             # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
             views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
+        for source in usable:
+            text = f"{source.ask.query or promql.CPU} at {side.backend.name} has values that are no numbers."
+            for name in part.found[source.ask.id].senseless & views.keys():
+                views[name] = View("partial", now, text) if views[name].complete else views[name]
         part.problems += [problem for one in found for problem in one.problems] + side.presence.problems(look)
         part.views = views
 

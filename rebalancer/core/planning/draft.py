@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
 from rebalancer.core import moves, room, scaling, sight
@@ -14,6 +14,8 @@ from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
 from rebalancer.core.policy import Policy
 
 GIB = 2.0**30
+UNSEEN = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown")
+"""Why replicas are held because something about their cluster is not known."""
 LEARN_WEIGHT = 0.1
 """Weight of a cycle's capacity in the learned one: noise is averaged over some ten cycles."""
 
@@ -75,6 +77,7 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, mem
     _amounts(draft, demand, forecast, memory, ground)
     _clusters(draft, ground)
     _distances(draft, ground)
+    _count_on_what_is_seen(draft, ground)
     return draft
 
 
@@ -276,6 +279,25 @@ def _may_move(draft: Draft, ground: Ground) -> None:
         draft.hold = "origin-unknown"
     if draft.hold and draft.hold != "traffic-did-not-follow":
         draft.refuse(draft.hold)
+
+
+def _count_on_what_is_seen(draft: Draft, ground: Ground) -> None:
+    """Takes no replica away because others are held where something is unknown.
+
+    These stay, so the whole decrease would fall on the clusters that are seen, and leave the users of these to replicas
+    that may be out of their reach. So they come on top of what is wanted, up to what there is now.
+    """
+    current = sum(draft.now.values())
+    unseen = {c: draft.now[c] for c in sorted(draft.frozen) if draft.now[c] and draft.barred.get(c) in UNSEEN}
+    if draft.wanted.replicas >= current or not unseen:
+        return
+    keep = min(current, draft.wanted.replicas + sum(unseen.values()))
+    if ground.brake:
+        draft.refuse("fleet-brake", "", f"{draft.wanted.replicas} would do, {keep} stay")
+    for cluster, count in unseen.items():
+        detail = f"its {count} replica(s) are not counted on: {draft.wanted.replicas} would do, {keep} stay"
+        draft.refuse(draft.barred[cluster], cluster, detail)
+    draft.wanted = replace(draft.wanted, replicas=keep, reason=draft.wanted.reason if keep < current else "")
 
 
 def _out_of_reach(draft: Draft, cluster: str) -> None:

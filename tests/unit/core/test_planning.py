@@ -328,6 +328,33 @@ def test_what_is_unknown_takes_nothing_away_where_it_is_unknown(
         assert all(n >= 0 for n in changes(dark).values())
 
 
+def test_a_dead_link_to_surplus_replicas_does_not_empty_the_cluster_where_the_users_are() -> None:
+    full = snapshot({"eu-1": 3, "us-1": 5, "ap-1": 0}, {"eu": 25.0})
+    seen = one(full, {"eu": 25.0})
+    assert changes(seen)["us-1"] < 0 <= changes(seen).get("eu-1", 0), "with sight the far ones go"
+    dark = one(UNKNOWN["rtt-unknown"](full), {"eu": 25.0})
+    assert dark.actions == ()
+    assert ("rtt-unknown", "us-1") in reasons(dark)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    what=st.sampled_from(sorted(set(UNKNOWN) - {"demand-unknown", "demand-partial"})),
+    replicas=st.tuples(*[st.integers(0, 9)] * 3),
+    load=st.tuples(*[st.integers(0, 90)] * 3),
+)
+def test_what_is_seen_keeps_what_is_wanted_whatever_is_held_elsewhere(
+    what: str, replicas: tuple[int, ...], load: tuple[int, ...]
+) -> None:
+    origins = {o: float(v) for o, v in zip(("eu", "us", "ap"), load, strict=True)}
+    now = dict(zip(REGIONS, replicas, strict=True))
+    assume(what != "rtt-unknown" or load[0] or load[2])
+    dark = one(UNKNOWN[what](snapshot(now, origins)), origins)
+    after = {c: n + changes(dark).get(c, 0) for c, n in now.items()}
+    wanted = (dark.workloads[WEB].wanted or 0) if WEB in dark.workloads else 0
+    assert sum(n for c, n in after.items() if c != "us-1") >= min(now["eu-1"] + now["ap-1"], wanted - after["us-1"])
+
+
 def test_unknown_demand_for_an_hour_does_not_make_the_first_small_sample_cut_replicas() -> None:
     seen, memory = snapshot(SETTLED, EVERYWHERE), CALM
     for minute in range(60):

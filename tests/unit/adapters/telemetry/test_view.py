@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rebalancer.adapters.telemetry import MetricsTelemetry
 from rebalancer.api.cluster import MemberCluster
@@ -97,6 +98,48 @@ def test_a_backend_that_dies_fails_its_clusters_only_and_their_history_is_kept()
     assert "boom" in answer.views["eu-1"].detail
     np.testing.assert_equal(answer.latest, [np.nan, 7.0])
     np.testing.assert_equal(answer.values, [[5.0] * 10, [7.0] * 10])
+
+
+def test_demand_that_is_no_number_is_not_known_and_its_cluster_is_named() -> None:
+    clock = Clock()
+    with serving(fake({"eu-1": float("nan"), "us-1": 7.0}, clock.now)) as server:
+
+        async def work() -> DemandAnswer:
+            tele = telemetry(clock, {"url": server.url})
+            answer = await tele.demand(WINDOW, WEB)
+            await tele.close()
+            return answer
+
+        answer = run(work())
+    assert answer.views["eu-1"].state == "partial"
+    assert "no numbers" in answer.views["eu-1"].detail
+    assert answer.views["us-1"].complete
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_a_time_that_is_no_number_leaves_its_cluster_unseen_and_ends_nothing(value: str) -> None:
+    clock = Clock()
+
+    def senseless(handler: Handler) -> None:
+        if "step" in handler.form:
+            handler.answer(200, success([], "matrix"))
+        else:
+            at = value if {"up", "timestamp"} & set(handler.form["query"].replace("(", " ").split()) else "4"
+            metric = {"cluster": "eu-1", "namespace": "default", "service": "web", "job": "i", "kind": "seen"}
+            handler.answer(200, success([{"metric": metric, "value": [NOW, at]}]))
+
+    with serving(senseless) as server:
+
+        async def work() -> list[DemandAnswer]:
+            tele = telemetry(clock, {"url": server.url})
+            first = await tele.demand(WINDOW, WEB)
+            server.behaviour = lambda handler: handler.answer(200, success([]))
+            answers = [first, await tele.demand(WINDOW, WEB)]
+            await tele.close()
+            return answers
+
+        answers = asyncio.run(work())
+    assert all(not a.views["eu-1"].complete for a in answers)
 
 
 def test_a_backend_that_hangs_does_not_delay_the_others_beyond_its_timeout() -> None:
