@@ -99,7 +99,9 @@ async def _check(live: Live) -> int:
     world = await _open(live)
     try:
         rights, metrics, hub = await asyncio.gather(
-            world.actuator.check(), world.telemetry.check(world.policies()), world.check_hub()
+            world.actuator.check(rollouts=bool(world.config.rollouts)),
+            world.telemetry.check(world.policies()),
+            world.check_hub(),
         )
     finally:
         await world.close()

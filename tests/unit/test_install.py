@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rebalancer import install
-from rebalancer.adapters.kubernetes.permissions import HUB_RIGHTS, MEMBER_RIGHTS, Right
+from rebalancer.adapters.kubernetes.permissions import HUB_RIGHTS, LEASE_RIGHTS, MEMBER_RIGHTS, ROLLOUT_RIGHTS, Right
 
 
 def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -62,7 +62,11 @@ def test_rights_are_least_and_cover_what_check_asks_for() -> None:
         for rule in rules[role]:
             assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
     assert all(granted(rules[install.MEMBER], r) for r in MEMBER_RIGHTS)
+    assert all(granted(rules[install.ROLLOUTS], r) for r in ROLLOUT_RIGHTS)
     assert all(granted(rules[install.HUB], r) for r in HUB_RIGHTS)
+    own = [r for d in documents if d["kind"] == "Role" for r in d["rules"]]
+    assert all(granted(own, r) and r.namespace == install.NAMESPACE for r in LEASE_RIGHTS)
+    assert {r.name for r in LEASE_RIGHTS} - {""} == {n for r in own for n in r.get("resourceNames", ())}
     secrets = [d for d in documents if any("secrets" in r["resources"] for r in d.get("rules", ()))]
     assert [(d["kind"], d["metadata"]["namespace"]) for d in secrets] == [("Role", install.NAMESPACE)]
 

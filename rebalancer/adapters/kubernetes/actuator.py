@@ -126,10 +126,15 @@ class KubernetesActuator:
         except ClusterError as error:
             return writes.outcome_of(error)
 
-    async def check(self) -> tuple[Finding, ...]:
-        """Asks every cluster for its version and for each right that is needed; for `rebalancer check`."""
+    async def check(self, *, rollouts: bool = False) -> tuple[Finding, ...]:
+        """Asks every cluster for its version and for each right that is needed; for `rebalancer check`.
+
+        Args:
+            rollouts: whether there are any, which need more.
+        """
+        rights = (*permissions.MEMBER_RIGHTS, *(permissions.ROLLOUT_RIGHTS if rollouts else ()))
         found = await asyncio.gather(*(
-            permissions.check(m.client, permissions.MEMBER_RIGHTS, self._observe_deadline_s)
+            permissions.check(m.client, rights, self._observe_deadline_s)
             for m in self._members.values()
         ))  # fmt: skip
         return tuple(finding for part in found for finding in part)

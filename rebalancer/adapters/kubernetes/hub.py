@@ -59,7 +59,8 @@ class KubernetesHub:
 
     async def check(self) -> tuple[Finding, ...]:
         """Asks the hub for its version and for each right that is needed; for `rebalancer check`."""
-        return await permissions.check(self._client, permissions.HUB_RIGHTS, self._deadline_s)
+        rights = (*permissions.HUB_RIGHTS, *permissions.LEASE_RIGHTS)
+        return await permissions.check(self._client, rights, self._deadline_s)
 
     def _list_all(self) -> list[Object]:
         until = time.monotonic() + self._deadline_s

@@ -24,6 +24,7 @@ from rebalancer.adapters.kubernetes.lanes import Lane
 from rebalancer.errors import ClusterError
 
 _MANAGER = [("fieldManager", FIELD_MANAGER)]
+NAMESPACE, LEASE = "rebalancer-system", "fleet-rebalancer"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 
 
@@ -40,8 +41,8 @@ class KubernetesLease:
         client: ClusterClient,
         *,
         identity: str = "",
-        name: str = "fleet-rebalancer",
-        namespace: str = "rebalancer-system",
+        name: str = LEASE,
+        namespace: str = NAMESPACE,
         duration_s: float = 15.0,
         renew_deadline_s: float = 10.0,
         retry_s: float = 2.0,

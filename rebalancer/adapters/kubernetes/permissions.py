@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from rebalancer.adapters.kubernetes.clients import ClusterClient
+from rebalancer.adapters.kubernetes.lease import LEASE, NAMESPACE
 from rebalancer.adapters.kubernetes.resources import RESOURCES
 from rebalancer.adapters.kubernetes.structs import Base
 from rebalancer.api.base import GROUP
@@ -24,6 +25,8 @@ class Right:
     resource: str
     without: str
     subresource: str = ""
+    namespace: str = ""
+    name: str = ""
 
     @property
     def words(self) -> str:
@@ -62,9 +65,22 @@ MEMBER_RIGHTS = (
 )
 
 
+ROLLOUT_RIGHTS = (
+    Right("create", "apps", "deployments", "no canary can be made there"),
+    Right("delete", "apps", "deployments", "a canary is emptied but stays there"),
+    Right("list", "apps", "replicasets", "rollouts take the cluster for unreachable and hold"),
+)
+"""In members, where there are rollouts."""
 HUB_RIGHTS = (
     *(Right("list", GROUP, r.plural, "policies can't be read from the hub") for r in RESOURCES.values()),
     *(Right("update", GROUP, r.plural, "its status is not written", "status") for r in RESOURCES.values()),
+    Right("patch", GROUP, "canaryrollouts", "no rollout begins, because its finalizer can't be written"),
+)
+_LEASES = ("coordination.k8s.io", "leases", "the controller can't lead and so does not act")
+LEASE_RIGHTS = (
+    Right("create", *_LEASES, namespace=NAMESPACE),
+    Right("get", *_LEASES, namespace=NAMESPACE, name=LEASE),
+    Right("update", *_LEASES, namespace=NAMESPACE, name=LEASE),
 )
 
 
@@ -97,6 +113,10 @@ def _allowed(client: ClusterClient, right: Right, until: float) -> bool:
     attributes = {"verb": right.verb, "group": right.group, "resource": right.resource}
     if right.subresource:
         attributes["subresource"] = right.subresource
+    if right.namespace:
+        attributes["namespace"] = right.namespace
+    if right.name:
+        attributes["name"] = right.name
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
