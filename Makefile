@@ -53,9 +53,8 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest tests/contract -n 2 --dist loadfile --reruns 1
-	# The two lanes of scenarios mostly wait, so the unit tests run beside them; in this order, or the longest began last.
-	$(BIN)/pytest tests/scenarios tests/unit -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
+	# In this order: two lanes of scenarios, which mostly wait, beside one of contract tests; unit tests fill the rest.
+	$(BIN)/pytest tests/scenarios tests/contract tests/unit -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
 
 generate: $(STAMP)  ## rules and dashboards from their code
 	$(BIN)/python -m rules

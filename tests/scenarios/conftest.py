@@ -30,9 +30,9 @@ SERVICES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(request: pytest.FixtureRequest) -> Iterator[tuple[Fleet, Mesh]]:
-    """Hub, three members, metrics with two weeks of history, users, and a probe mesh."""
+    """Hub, three members, metrics with two weeks of history, users, and a probe mesh; it ends with the scenarios."""
     rules = (RULES / "rebalancer-recording.yaml",)
     with fleet_for(
         request, parts=ALL | {"relay"}, services=SERVICES, history_days=14, history_step_s=300, rule_files=rules
