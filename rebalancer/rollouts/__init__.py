@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from rebalancer.core.rollout import counters
 from rebalancer.core.rollout.decision import Action, Decision
-from rebalancer.core.rollout.judge import log_bad
 from rebalancer.core.rollout.machine import decide
-from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Request, Sample, Spec, State, Status, Stored
+from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State, Stored
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import (
     Clock,
@@ -28,53 +27,10 @@ from rebalancer.ports import (
     Selection,
     Telemetry,
 )
+from rebalancer.rollouts.memory import MemoryStore
+from rebalancer.rollouts.report import Measure, RolloutReport, TickReport, ended
 
-
-class MemoryStore:
-    """A store for worlds without a hub: simulation, and rollouts from files."""
-
-    def __init__(self, specs: Sequence[Spec] = ()) -> None:
-        """Starts with rollouts that never ran."""
-        self._all: dict[str, Stored] = {s.key: Stored(s, Status()) for s in specs}
-
-    def put(self, spec: Spec) -> None:
-        """Adds a rollout or changes its spec; its status stays."""
-        old = self._all.get(spec.key)
-        self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status())
-
-    def delete(self, key: str) -> None:
-        """Asks for a rollout's end; it goes when it is released."""
-        self._all[key] = replace(self._all[key], deleting=True)
-
-    def ask(self, key: str, request: Request) -> None:
-        """Asks for a verb."""
-        self._all[key] = replace(self._all[key], request=request)
-
-    def status(self, key: str) -> Status:
-        """Returns the stored status."""
-        return self._all[key].status
-
-    async def load(self) -> Sequence[Stored]:
-        """Returns all rollouts."""
-        return list(self._all.values())
-
-    async def save(self, stored: Stored, status: Status) -> Outcome:
-        """Keeps the status; a version that moved on is a conflict."""
-        now = self._all[stored.spec.key]
-        if now.version != stored.version:
-            return Outcome("conflict", "the rollout changed meanwhile")
-        version = str(int(now.version or "0") + 1)
-        self._all[stored.spec.key] = replace(now, status=status, version=version)
-        return Outcome("done", resource_version=version)
-
-    async def guard(self, stored: Stored) -> Outcome:
-        """Nothing vanishes from here by itself."""
-        return Outcome("unchanged")
-
-    async def release(self, stored: Stored) -> Outcome:
-        """Forgets the rollout."""
-        self._all.pop(stored.spec.key, None)
-        return Outcome("done")
+__all__ = ["Limits", "Measure", "MemoryStore", "RolloutReport", "Rollouts", "TickReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,70 +46,6 @@ class Limits:
     counters_s: float = 2.0
     apply_s: float = 3.0
     save_s: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One value for the exporter: short name of the catalogue, labels, value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutReport:
-    """What one tick did to one rollout.
-
-    Attributes:
-        status: as it stands after the tick.
-        outcomes: actions with how they ended; empty when nothing was to be done or only observed.
-        saved: how writing the status ended; None when it was equal.
-        ended: outcome of a rollout that ended in this tick, else empty.
-        rollback_s: first bad request of the evidence until traffic was back; None if no rollback ended.
-    """
-
-    spec: Spec
-    status: Status
-    outcomes: tuple[tuple[Action, Outcome], ...] = ()
-    saved: Outcome | None = None
-    ended: str = ""
-    rollback_s: float | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TickReport:
-    """What one tick did."""
-
-    at_s: float
-    rollouts: tuple[RolloutReport, ...]
-
-    @property
-    def owned(self) -> frozenset[str]:
-        """Workloads under a running rollout: `Snapshot.rollouts`."""
-        return frozenset(r.spec.workload_key for r in self.rollouts if r.status.active)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Gauges of all rollouts; `ended` and `rollback_s` of the reports are the counter and the histogram."""
-        return tuple(m for r in self.rollouts for m in _measures(r))
-
-
-def _measures(report: RolloutReport) -> list[Measure]:
-    key, status = report.spec.key, report.status
-    out = []
-    for name, cluster in sorted(status.clusters.items()):
-        labels = {"rollout": key, "cluster": name}
-        out.append(Measure("rollout_phase", {**labels, "phase": status.state.value}, 1.0))
-        if cluster.actual_weight is not None and status.active:
-            out.append(Measure("rollout_weight", labels, cluster.actual_weight / 100.0))
-    if status.evidence:
-        good = min(e.log_good(status.current) for e in status.evidence.values())
-        labels = {"rollout": key, "cluster": ""}
-        out.append(Measure("rollout_evidence", {**labels, "kind": "bad"}, log_bad(status.evidence)))
-        out.append(Measure("rollout_evidence", {**labels, "kind": "good"}, good))
-    return out
 
 
 class Rollouts:
@@ -318,7 +210,7 @@ class Rollouts:
         await self._tell(stored.spec, decision, now)
         if decision.released:
             saved = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
-        return _ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
+        return ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
 
     async def _within(self, writing: Awaitable[Outcome], late: str) -> Outcome:
         try:
@@ -370,13 +262,3 @@ def _gaps(answer: CounterAnswer, names: Sequence[str]) -> dict[str, str]:
         elif not view.complete:
             out[name] = view.detail or f"the view is {view.state}"
     return out
-
-
-def _ended(report: RolloutReport, before: Status) -> RolloutReport:
-    status = report.status
-    if not before.active or status.active:
-        return report
-    took = None
-    if before.state is State.ROLLING_BACK and status.ended_s is not None and before.bad_since_s is not None:
-        took = status.ended_s - before.bad_since_s
-    return replace(report, ended=status.outcome, rollback_s=took)
