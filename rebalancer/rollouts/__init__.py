@@ -8,6 +8,7 @@ a rollback is done first and stored after, so that nothing delays it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from rebalancer.ports import (
 )
 from rebalancer.rollouts.memory import MemoryStore
 from rebalancer.rollouts.report import Measure, RolloutReport, TickReport, ended
+
+log = logging.getLogger("rebalancer")
 
 __all__ = ["Limits", "Measure", "MemoryStore", "RolloutReport", "Rollouts", "TickReport"]
 
@@ -81,13 +84,20 @@ class Rollouts:
         self._cursors: dict[str, dict[counters.Key, counters.Cursor]] = {}
         self._last: dict[tuple[str, str], ClusterSeen] = {}
         self._late: dict[tuple[str, str], asyncio.Task[ClusterSeen]] = {}
+        self._told: dict[str, str] = {}
+        self._alone = asyncio.Lock()
+        self._failures: dict[str, int] = {}
 
     async def tick(self) -> TickReport:
-        """Ticks every rollout once, side by side.
+        """Ticks every rollout once, side by side; a tick that is called meanwhile waits for the end of this one.
 
         Raises:
             RebalancerError: the store can't be read; nothing was done.
         """
+        async with self._alone:
+            return await self._tick()
+
+    async def _tick(self) -> TickReport:
         now = self._clock.now()
         stored = sorted(await self._store.load(), key=lambda s: s.spec.key)
         first: dict[str, str] = {}
@@ -98,7 +108,7 @@ class Rollouts:
                 if one.deleting and self._acting():
                     await self._within(self._store.release(one), "the finalizer could not be removed in time")
                 one = replace(one, problem=f"{one.spec.workload_key} belongs to the rollout {owner} already")
-            reports.append(self._one(one, now))
+            reports.append(self._apart(one, now))
         return TickReport(now, tuple(await asyncio.gather(*reports)))
 
     async def close(self) -> None:
@@ -107,6 +117,24 @@ class Rollouts:
             task.cancel()
         await asyncio.gather(*self._late.values(), return_exceptions=True)
         self._late.clear()
+
+    async def _apart(self, stored: Stored, now: float) -> RolloutReport:
+        """Ticks one rollout so that whatever goes wrong in it stays its own problem."""
+        key = stored.spec.key
+        try:
+            report = await self._one(stored, now)
+        # Broad on purpose: a mistake of ours, or an object of a form nobody thought of, must not leave the canaries of
+        # all other rollouts without anybody who rolls them back.
+        except Exception as error:
+            text = f"its tick failed: {type(error).__name__}: {error}"
+            self._failures[key] = self._failures.get(key, 0) + 1
+            if self._told.get(key) != text:
+                self._told[key] = text
+                log.exception("rollout %s: %s", key, text)
+            return RolloutReport(stored.spec, stored.status, problem=text)
+        if self._told.pop(key, ""):
+            log.warning("rollout %s: ticks again, after %d ticks that failed", key, self._failures.pop(key))
+        return report
 
     async def _one(self, stored: Stored, now: float) -> RolloutReport:
         if stored.problem:

@@ -30,7 +30,9 @@ STOP_S = 20.0
 TOLD_REFUSALS = 20
 """So many new refusals a cycle are named in the log; a fleet that loses its sight has one per workload."""
 STALL_FACTOR = 3.0
-"""After so many intervals without a cycle /healthz says so."""
+"""After so many intervals without a cycle, or a tick of the rollouts, /healthz says so."""
+TICK_STALL_S = 30.0
+"""Rollouts tick every second or two: a short outage of the hub is no stall yet."""
 
 
 class Service:
@@ -50,6 +52,7 @@ class Service:
         self._planning = asyncio.Lock()
         self._ticking = asyncio.Lock()
         self._last_s: float | None = None
+        self._ticked_s: float | None = None
         self._started_s = 0.0
         self._failure = ""
         self._told: dict[str, str] = {}
@@ -68,7 +71,7 @@ class Service:
         self._exporter.observe("query_duration_seconds", seconds, labels)
 
     def health(self) -> tuple[bool, str]:
-        """Says whether cycles run, in one sentence."""
+        """Says whether cycles and the rollouts' ticks run, in one sentence."""
         world = self._world
         if world is None:
             return False, "starting"
@@ -77,6 +80,10 @@ class Service:
         age = world.clock.now() - (self._last_s or self._started_s)
         if age > limit:
             return False, f"no cycle for {age:.0f} s, at most {limit:.0f} s are usual; {self._failure or 'see the log'}"
+        limit = max(STALL_FACTOR * self._live.spec.rollouts.interval, TICK_STALL_S)
+        since = world.clock.now() - (self._ticked_s or self._started_s)
+        if since > limit:
+            return False, f"no rollout tick ended well for {since:.0f} s, at most {limit:.0f} s are usual; see the log"
         return True, f"ok, last cycle {age:.0f} s ago" if self._last_s else "ok, first cycle under way"
 
     async def run(self) -> int:
@@ -226,6 +233,7 @@ class Service:
             except RebalancerError as error:
                 log.error("rollout tick failed: %s", error)
                 return
+            self._ticked_s = world.clock.now()
             measures.of_tick(self._exporter, report)
             for one in report.rollouts:
                 line = f"{one.status.shown}: {one.problem or one.status.message}"

@@ -28,6 +28,7 @@ class PlantWorld:
         self.log: list[str] = []
         self.hang: set[str] = set()
         self.broken = False
+        self.fails: set[str] = set()
         self.values: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
 
     def now(self) -> float:
@@ -37,6 +38,8 @@ class PlantWorld:
         self.plant.step(seconds)
 
     async def observe(self, told: Spec, cluster: str) -> ClusterSeen:
+        if told.workload in self.fails:
+            raise IndexError("tuple index out of range")
         if cluster in self.hang:
             await asyncio.Event().wait()
         return self.plant.observe().clusters[cluster]
@@ -232,6 +235,38 @@ def test_two_rollouts_of_one_workload_are_refused() -> None:
         h.store.put(spec(name="zweiter"))
         report = await h.tick()
         assert "belongs to the rollout shop/web" in report.rollouts[1].problem
+
+    asyncio.run(run())
+
+
+def test_what_goes_wrong_in_one_rollout_is_its_problem_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        h = Harness()
+        h.store.put(spec(name="aaa", workload="other"))
+        h.world.fails = {"other"}
+        await h.begin()
+        report = await h.until(State.ANALYSING)
+        assert [r.problem for r in report.rollouts] == ["its tick failed: IndexError: tuple index out of range", ""]
+        assert report.owned == {"shop/web"}
+        assert len([r for r in caplog.records if r.exc_info]) == 1
+        h.world.fails = set()
+        report = await h.tick()
+        assert report.rollouts[0].problem == ""
+        assert "ticks again, after" in caplog.text
+
+    asyncio.run(run())
+
+
+def test_a_tick_that_is_called_during_a_tick_waits_for_its_end() -> None:
+    async def run() -> None:
+        h = Harness()
+        h.world.hang = {"a"}
+        first, second = asyncio.ensure_future(h.rollouts.tick()), asyncio.ensure_future(h.rollouts.tick())
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        assert first.done()
+        assert not second.done()
+        await second
+        await h.rollouts.close()
 
     asyncio.run(run())
 

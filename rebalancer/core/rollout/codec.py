@@ -44,7 +44,7 @@ def _evidence(e: MetricEvidence) -> dict[str, object]:
 
 def status_to_dict(spec: Spec, status: Status) -> dict[str, object]:
     """Returns the status as JSON values; equal statuses give equal values."""
-    weight = spec.steps[status.step].weight if status.active and status.step < len(spec.steps) else 0
+    weight = spec.step(status.step).weight if status.active else 0
     return {
         **{key: getattr(status, name) for name, key in _KEYS.items()},
         "phase": status.phase,

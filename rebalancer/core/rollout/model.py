@@ -127,6 +127,10 @@ class Spec:
         """Name of the canary's Deployment."""
         return f"{self.workload}-canary"
 
+    def step(self, index: int) -> Step:
+        """Returns a step; an index beyond the end, of steps that were shortened half-way, is the last one."""
+        return self.steps[min(index, len(self.steps) - 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -354,9 +358,14 @@ class Status:
         return tuple(c for b in self.batches[: self.batch + 1] for c in b.clusters)
 
     @property
+    def here(self) -> Batch:
+        """The current batch; batches are those of the start, whatever the waves in the spec became since."""
+        return self.batches[min(self.batch, len(self.batches) - 1)] if self.batches else Batch("", ())
+
+    @property
     def current(self) -> tuple[str, ...]:
         """Clusters of the current batch."""
-        return self.batches[self.batch].clusters if self.batch < len(self.batches) else ()
+        return self.here.clusters
 
 
 @dataclass(frozen=True, slots=True)

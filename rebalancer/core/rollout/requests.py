@@ -74,7 +74,7 @@ def _promote(spec: Spec, status: Status, observed: Observed, request: Request, n
     if status.state is State.ANALYSING:
         return next_step(spec, replace(status, message="step skipped on request"), observed, now)
     if status.state is State.BAKING:
-        return replace(status, elapsed_s=max(status.elapsed_s, status.batches[status.batch].bake_s)), []
+        return replace(status, elapsed_s=max(status.elapsed_s, status.here.bake_s)), []
     return status, []
 
 

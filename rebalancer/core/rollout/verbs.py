@@ -45,17 +45,17 @@ def parse_request(annotations: Mapping[str, str]) -> Request | None:
 
 def render_status(spec: Spec, status: Status) -> list[str]:
     """Returns a rollout's status as lines for people."""
-    step = spec.steps[status.step] if status.step < len(spec.steps) else None
     lines = [
         f"rollout   {spec.key} of Deployment {spec.workload}",
         f"phase     {status.phase} ({status.shown})",
         f"message   {status.message or '-'}",
         f"revision  {status.revision or '-'}" + (f", attempt {status.attempt}" if status.attempt > 1 else ""),
     ]
-    if status.active and step is not None and status.batches:
+    if status.active and status.batches:
+        at, steps = min(status.step + 1, len(spec.steps)), len(spec.steps)
         lines.append(
-            f"step      wave {status.batches[status.batch].wave} ({status.batch + 1}/{len(status.batches)}), "
-            f"step {status.step + 1}/{len(spec.steps)}, weight {step.weight}, {status.elapsed_s:.0f} s of it counted"
+            f"step      wave {status.here.wave} ({status.batch + 1}/{len(status.batches)}), step {at}/{steps}, "
+            f"weight {spec.step(status.step).weight}, {status.elapsed_s:.0f} s of it counted"
         )
     if status.aborted:
         lines.append(f"aborted   {', '.join(status.aborted)}")

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from rebalancer.core.rollout import Request, State, Status, Step, Wave, decide
+from rebalancer.core.rollout.codec import status_to_dict
 from rebalancer.core.rollout.decision import DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
 from rebalancer.core.rollout.model import Spec
+from rebalancer.core.rollout.verbs import render_status
 from tests.unit.core.test_rollout_plant import (
     NEW,
     NEWER,
@@ -452,3 +454,23 @@ def test_a_cluster_in_no_wave_is_named_and_keeps_the_old_revision() -> None:
     assert "stands in no wave" in r.status.clusters["c"].note
     assert r.status.clusters["a"].note == r.status.clusters["b"].note == ""
     assert r.plant.ready(r.plant.sites["c"], R_OLD) == r.plant.sites["c"].wanted
+
+
+def test_steps_that_are_shortened_half_way_end_with_their_last_one() -> None:
+    r = started().until(lambda s: s.state is State.ANALYSING and s.step == 2)
+    r.spec = replace(r.spec, steps=(Step(20), Step(100)))
+    text = "\n".join(render_status(r.spec, r.status))
+    assert "step 2/2, weight 100" in text
+    assert status_to_dict(r.spec, r.status)["currentStepWeight"] == 100
+    r.until(lambda s: s.state is State.BAKING)
+    assert {c.weight for n, c in r.status.clusters.items() if n in r.status.current} == {100}
+    r.until(lambda s: s.state is State.COMPLETED)
+
+
+def test_waves_that_are_edited_half_way_change_nothing_of_the_rollout_under_way() -> None:
+    r = started().until(lambda s: s.state is State.ANALYSING and s.batch == 1)
+    before = r.status.batches
+    r.spec = replace(r.spec, waves=())
+    r.tick(3)
+    assert r.status.batches == before
+    r.until(lambda s: s.state is State.COMPLETED)

@@ -1,0 +1,45 @@
+"""What /healthz says: cycles run, and so do the ticks of the rollouts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rebalancer.service import Service
+
+
+class Clock:
+    at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def service() -> tuple[Service, Any]:
+    """A service whose cycle ran at 1000 and whose last good tick was then, too."""
+    spec = SimpleNamespace(
+        cycle=SimpleNamespace(interval=600.0, deadline=10.0), rollouts=SimpleNamespace(interval=2.0)
+    )  # fmt: skip
+    one = cast("Any", Service(cast("Any", SimpleNamespace(spec=spec)), act=True))
+    one._world = SimpleNamespace(clock=Clock())
+    one._started_s = one._last_s = one._ticked_s = 1000.0
+    return one, one._world.clock
+
+
+def test_health_says_when_no_rollout_tick_ended_well_for_half_a_minute() -> None:
+    one, clock = service()
+    clock.at = 1029.0
+    assert one.health()[0]
+    clock.at = 1031.0
+    good, text = one.health()
+    assert not good
+    assert "no rollout tick ended well for 31 s" in text
+
+
+def test_health_gives_slow_ticks_three_intervals() -> None:
+    one, clock = service()
+    cast("Any", one)._live.spec.rollouts.interval = 20.0
+    clock.at = 1059.0
+    assert one.health()[0]
+    clock.at = 1061.0
+    assert not one.health()[0]
