@@ -17,6 +17,7 @@ from rebalancer.core.rollout import counters
 from rebalancer.core.rollout.decision import Action, Decision
 from rebalancer.core.rollout.machine import decide
 from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State, Stored
+from rebalancer.core.rollout.ownership import holds, settle
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import (
     Clock,
@@ -33,7 +34,10 @@ from rebalancer.rollouts.report import Measure, RolloutReport, TickReport, ended
 
 log = logging.getLogger("rebalancer")
 
-__all__ = ["Limits", "Measure", "MemoryStore", "RolloutReport", "Rollouts", "TickReport"]
+OBSERVING = "only observing"
+"""Problem of a rollout that nothing is written for: nobody said --act, or another controller holds the lease."""
+
+__all__ = ["OBSERVING", "Limits", "Measure", "MemoryStore", "RolloutReport", "Rollouts", "TickReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +103,8 @@ class Rollouts:
 
     async def _tick(self) -> TickReport:
         now = self._clock.now()
-        stored = sorted(await self._store.load(), key=lambda s: s.spec.key)
-        first: dict[str, str] = {}
-        reports = []
-        for one in stored:
-            owner = first.setdefault(one.spec.workload_key, one.spec.key)
-            if owner != one.spec.key and not one.problem:
-                if one.deleting and self._acting():
-                    await self._within(self._store.release(one), "the finalizer could not be removed in time")
-                one = replace(one, problem=f"{one.spec.workload_key} belongs to the rollout {owner} already")
-            reports.append(self._apart(one, now))
-        return TickReport(now, tuple(await asyncio.gather(*reports)))
+        every = settle(await self._store.load())
+        return TickReport(now, tuple(await asyncio.gather(*(self._apart(one, now) for one in every))))
 
     async def close(self) -> None:
         """Gives up observations that are still outstanding."""
@@ -137,8 +132,8 @@ class Rollouts:
         return report
 
     async def _one(self, stored: Stored, now: float) -> RolloutReport:
-        if stored.problem:
-            return RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        if stored.waits:
+            return await self._wait(stored)
         if not stored.guarded and not stored.deleting and self._acting():
             # First of all: a rollout that vanished half-way would leave its canary and paused Deployments behind.
             guarded = await self._within(self._store.guard(stored), "the finalizer could not be written in time")
@@ -147,7 +142,22 @@ class Rollouts:
         observed = await self._observe(stored)
         samples, moved = await self._samples(stored, observed, now)
         decision = decide(stored.spec, stored.status, observed, samples, now)
+        decision = replace(decision, status=replace(decision.status, problem=stored.problem))
         return await self._carry_out(stored, decision, moved, now)
+
+    async def _wait(self, stored: Stored) -> RolloutReport:
+        """Nothing is decided: the problem goes into the status, and one that left nothing anywhere may be deleted."""
+        report = RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        if stored.blind or not self._acting():
+            return report
+        if stored.deleting and not holds(stored):
+            released = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
+            return replace(report, saved=released)
+        status = replace(stored.status, problem=stored.problem, observed_generation=stored.spec.generation)
+        if status == stored.status:
+            return report
+        saved = await self._within(self._store.save(stored, status), "the status could not be written in time")
+        return replace(report, status=status if saved.ok else stored.status, saved=saved)
 
     async def _observe(self, stored: Stored) -> Observed:
         declared = self._clusters()
@@ -221,7 +231,7 @@ class Rollouts:
     ) -> RolloutReport:
         status = decision.status
         if not self._acting():
-            return RolloutReport(stored.spec, stored.status, problem="only observing")
+            return RolloutReport(stored.spec, stored.status, problem=stored.problem or OBSERVING)
         outcomes: tuple[tuple[Action, Outcome], ...] = ()
         if decision.act_first:
             outcomes = await self._act(stored.spec, decision.actions)
@@ -238,7 +248,7 @@ class Rollouts:
         await self._tell(stored.spec, decision, now)
         if decision.released:
             saved = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
-        return ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
+        return ended(RolloutReport(stored.spec, status, outcomes, saved, problem=stored.problem), stored.status)
 
     async def _within(self, writing: Awaitable[Outcome], late: str) -> Outcome:
         try:

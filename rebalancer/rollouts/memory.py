@@ -19,7 +19,8 @@ class MemoryStore:
     def put(self, spec: Spec) -> None:
         """Adds a rollout or changes its spec; its status stays."""
         old = self._all.get(spec.key)
-        self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status())
+        created = f"{len(self._all):06}"
+        self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status(), created=created)
 
     def delete(self, key: str) -> None:
         """Asks for a rollout's end; it goes when it is released."""
@@ -28,6 +29,10 @@ class MemoryStore:
     def ask(self, key: str, request: Request) -> None:
         """Asks for a verb."""
         self._all[key] = replace(self._all[key], request=request)
+
+    def keys(self) -> list[str]:
+        """Returns the keys of all rollouts that are still there."""
+        return sorted(self._all)
 
     def status(self, key: str) -> Status:
         """Returns the stored status."""

@@ -29,6 +29,7 @@ from rebalancer.core.network import NetworkSettings
 from rebalancer.core.planning import PlanMemory, PlanSettings
 from rebalancer.core.policy import Policy
 from rebalancer.core.rollout.model import Stored, Verb
+from rebalancer.core.rollout.ownership import settle
 from rebalancer.core.rollout.verbs import request_patch
 from rebalancer.core.scaling import ScalingSettings
 from rebalancer.core.sight import Clock as SightClock
@@ -218,7 +219,7 @@ class LiveWorld:
 
     async def stored_rollouts(self) -> Sequence[Stored]:
         """All rollouts with their status; those of files have none before a controller runs."""
-        return await (self._hub_rollouts or self._memory_rollouts).load()
+        return settle(await (self._hub_rollouts or self._memory_rollouts).load())
 
     async def ask(self, rollout: str, verb: Verb, request_id: str, *, full: bool) -> None:
         """Asks for a verb on a rollout of the hub.

@@ -229,12 +229,52 @@ def test_only_observing_writes_nothing() -> None:
     asyncio.run(run())
 
 
-def test_two_rollouts_of_one_workload_are_refused() -> None:
+def test_a_second_rollout_of_a_workload_waits_and_its_status_says_so() -> None:
     async def run() -> None:
         h = Harness()
-        h.store.put(spec(name="zweiter"))
+        h.store.put(spec(name="aaa"))
         report = await h.tick()
-        assert "belongs to the rollout shop/web" in report.rollouts[1].problem
+        assert "belongs to the rollout shop/web" in report.rollouts[0].problem
+        assert "belongs to the rollout shop/web" in h.store.status("shop/aaa").told
+        await h.tick()
+        assert h.world.log.count("save Idle") == 2  # each one's first, and no more of the one that waits
+
+    asyncio.run(run())
+
+
+def test_a_newcomer_does_not_take_a_running_canary_over_and_goes_without_a_trace() -> None:
+    async def run() -> None:
+        h = Harness({("a", R_NEW): 0.3})
+        await h.begin()
+        await h.until(State.SHIFTING)
+        h.store.put(spec(name="aaa"))
+        h.store.delete("shop/aaa")
+        report = await h.tick()
+        assert [r.spec.name for r in report.rollouts] == ["aaa", "web"]
+        assert h.store.keys() == ["shop/web"]
+        h.store.put(spec(name="aaa"))
+        await h.until(State.ROLLED_BACK)
+        h.store.delete("shop/web")
+        for _ in range(5):
+            await h.tick()
+        assert h.store.keys() == ["shop/aaa"]
+        assert h.store.status("shop/aaa").told == ""
+
+    asyncio.run(run())
+
+
+def test_a_deleted_rollout_with_traces_gives_back_although_another_one_owns_the_workload() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin()
+        await h.until(State.ANALYSING)
+        # Both under way, as when an older controller let the second one take over.
+        h.store.put(spec(name="aaa"))
+        await h.store.save(next(s for s in await h.store.load() if s.spec.name == "aaa"), h.status)
+        h.store.delete("shop/aaa")
+        await h.tick()
+        assert h.store.status("shop/aaa").state is State.ROLLING_BACK
+        assert h.status.state is State.ANALYSING
 
     asyncio.run(run())
 

@@ -208,9 +208,9 @@ def stored_of(raw: Object) -> Stored:
         first = error.errors()[0]
         where = ".".join(str(p) for p in first["loc"])
         workload = str(((raw.get("spec") or {}).get("workloadRef") or {}).get("name", ""))
-        return Stored(Spec(namespace, name, workload), Status(), None, version, problem=f"{where}: {first['msg']}")
+        return Stored(Spec(namespace, name, workload), Status(), None, version, f"{where}: {first['msg']}", waits=True)
     except ValueError as error:
-        return Stored(Spec(namespace, name, ""), Status(), None, version, problem=str(error))
+        return Stored(Spec(namespace, name, ""), Status(), None, version, str(error), waits=True, blind=True)
     return Stored(
         spec,
         status,
@@ -218,4 +218,5 @@ def stored_of(raw: Object) -> Stored:
         version,
         guarded=FINALIZER in (metadata.get("finalizers") or ()),
         deleting=bool(metadata.get("deletionTimestamp")),
+        created=str(metadata.get("creationTimestamp") or ""),
     )

@@ -292,6 +292,7 @@ class Status:
         hold_since_s: since when.
         pause: reason id why it waits for somebody: User, Spec, NoData, Inconclusive, Step.
         message: the last decision with its numbers.
+        problem: what is wrong with the rollout itself, whatever was decided; empty if nothing is.
         revision: the new revision.
         attempt: counts starts of the same revision.
         elapsed_s: time in this state that counted: not paused, not held.
@@ -308,6 +309,7 @@ class Status:
     hold_since_s: float | None = None
     pause: str = ""
     message: str = ""
+    problem: str = ""
     revision: str = ""
     attempt: int = 0
     batches: tuple[Batch, ...] = ()
@@ -333,6 +335,11 @@ class Status:
     def active(self) -> bool:
         """Whether the rollout owns the workload now."""
         return self.state not in RESTING
+
+    @property
+    def told(self) -> str:
+        """What the reader is told: the problem first, then the last decision."""
+        return "; ".join(text for text in (self.problem, self.message) if text)
 
     @property
     def shown(self) -> str:
@@ -374,9 +381,12 @@ class Stored:
 
     Attributes:
         version: precondition for writing its status.
-        problem: why it can't be ticked, one sentence; empty if it can.
+        problem: what is wrong with it, one sentence; it goes into the status.
+        waits: nothing is decided for it: it can't be read, or another rollout owns its workload.
+        blind: its stored status can't be read: it is neither written over nor let go.
         guarded: it can't vanish before it was released.
         deleting: somebody deleted it.
+        created: when, as sortable text; empty where that is not known.
     """
 
     spec: Spec
@@ -384,5 +394,8 @@ class Stored:
     request: Request | None = None
     version: str = ""
     problem: str = ""
+    waits: bool = False
+    blind: bool = False
     guarded: bool = True
     deleting: bool = False
+    created: str = ""

@@ -48,7 +48,7 @@ def render_status(spec: Spec, status: Status) -> list[str]:
     lines = [
         f"rollout   {spec.key} of Deployment {spec.workload}",
         f"phase     {status.phase} ({status.shown})",
-        f"message   {status.message or '-'}",
+        f"message   {status.told or '-'}",
         f"revision  {status.revision or '-'}" + (f", attempt {status.attempt}" if status.attempt > 1 else ""),
     ]
     if status.active and status.batches:
@@ -82,6 +82,6 @@ def _cluster_lines(status: Status) -> list[str]:
 def render_list(rollouts: Sequence[tuple[Spec, Status]]) -> list[str]:
     """Returns one line per rollout with a heading."""
     rows = [("ROLLOUT", "PHASE", "STATE", "REVISION", "MESSAGE")]
-    rows += [(s.key, t.phase, t.shown, t.revision or "-", t.message or "-") for s, t in rollouts]
+    rows += [(s.key, t.phase, t.shown, t.revision or "-", t.told or "-") for s, t in rollouts]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return ["  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]) for row in rows]

@@ -1,0 +1,38 @@
+"""Which rollout owns a workload: one at a time, and never a newcomer while another has something in the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rebalancer.core.rollout.model import Stored
+
+
+def holds(one: Stored) -> bool:
+    """Whether the rollout may have left something in a cluster: it is under way, or it took a Deployment over."""
+    return one.blind or one.status.active or any(c.stable for c in one.status.clusters.values())
+
+
+def _rank(one: Stored) -> tuple[bool, bool, bool, str, str]:
+    """The least owns. Unreadable ones come last: they decide nothing, and would keep one that can from deciding."""
+    active = one.blind or one.status.active  # what can't be read may be
+    return (not active, not holds(one), one.waits, one.created, one.spec.key)
+
+
+def settle(every: Sequence[Stored]) -> list[Stored]:
+    """Says of each rollout whether another one owns its workload; such a one waits, with the problem.
+
+    Deleting one that waits but has traces of its own goes the normal way: it is rolled back and gives back.
+    """
+    owners: dict[str, Stored] = {}
+    for one in sorted(every, key=_rank):
+        owners.setdefault(one.spec.workload_key, one)
+    out = []
+    for one in sorted(every, key=lambda s: s.spec.key):
+        owner = owners[one.spec.workload_key]
+        if owner is not one:
+            text = f"{one.spec.workload_key} belongs to the rollout {owner.spec.key} already"
+            problem = f"{text}; {one.problem}" if one.problem else text
+            one = replace(one, problem=problem, waits=not (one.deleting and not one.waits and holds(one)))
+        out.append(one)
+    return out
