@@ -311,6 +311,27 @@ def test_a_tick_that_is_called_during_a_tick_waits_for_its_end() -> None:
     asyncio.run(run())
 
 
+def test_a_workload_that_is_changed_half_way_is_judged_on_and_given_back_at_the_end() -> None:
+    async def run() -> None:
+        h = Harness({("b", R_NEW): 0.3, ("c", R_NEW): 0.3})
+        h.world.fails = {"other"}
+        await h.begin()
+        await h.until(State.ANALYSING)
+        h.store.put(spec(workload="other"))
+        report = await h.tick()
+        assert "from web to other" in report.rollouts[0].problem
+        assert h.status.told.startswith("workloadRef was changed from web to other; ")
+        assert report.owned == {"shop/web"}
+        await h.until(State.ROLLED_BACK)
+        h.store.delete("shop/web")
+        for _ in range(10):
+            await h.tick()
+        assert h.store.keys() == []
+        assert not any(site.paused or site.canary for site in h.world.plant.sites.values())
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("points", "expected"),
     [

@@ -12,7 +12,7 @@ from rebalancer.core.rollout.model import Batch, ClusterStatus, Spec, State, Sta
 _PLAIN = (
     "hold", "hold_since_s", "pause", "problem", "revision", "attempt", "batch", "step", "started_s", "entered_s",
     "elapsed_s", "ticked_s", "no_data_since_s", "bad_since_s", "ended_s", "restore", "outcome", "handled_request",
-    "observed_generation",
+    "observed_generation", "workload",
 )  # fmt: skip
 _RENAMED = {
     "revision": "currentPodHash",

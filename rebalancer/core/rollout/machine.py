@@ -51,13 +51,12 @@ def _candidate(spec: Spec, status: Status, observed: Observed) -> str:
 
 def _tick(spec: Spec, status: Status, now: float) -> Status:
     """Counts the time since the last tick, unless something stopped the clock."""
+    status = replace(status, observed_generation=spec.generation, workload=spec.workload)
     if not status.active:
-        return replace(status, ticked_s=None, observed_generation=spec.generation)
+        return replace(status, ticked_s=None)
     since = status.ticked_s if status.ticked_s is not None else now
     counted = 0.0 if status.hold or status.pause else min(max(now - since, 0.0), MAX_TICK_S)
-    return replace(
-        status, ticked_s=now, elapsed_s=round(status.elapsed_s + counted, 3), observed_generation=spec.generation
-    )
+    return replace(status, ticked_s=now, elapsed_s=round(status.elapsed_s + counted, 3))
 
 
 def _harm(spec: Spec, status: Status, observed: Observed, judged: Judgement, now: float) -> tuple[str, str]:

@@ -302,6 +302,7 @@ class Status:
         aborted: revisions that never run again without `retry`, newest last.
         restore: the rollback has to put the promoted template back.
         sampled_s: `cluster/metric` -> end of the last interval that counted.
+        workload: the Deployment that is governed; empty before the first tick.
     """
 
     state: State = State.IDLE
@@ -330,6 +331,7 @@ class Status:
     sampled_s: Mapping[str, float] = field(default_factory=dict)
     handled_request: str = ""
     observed_generation: int = 0
+    workload: str = ""
 
     @property
     def active(self) -> bool:

@@ -41,6 +41,7 @@ def start(spec: Spec, status: Status, revision: str, batches: tuple[Batch, ...],
         clusters={name: _fresh(c) for name, c in status.clusters.items()},
         handled_request=status.handled_request,
         observed_generation=status.observed_generation,
+        workload=status.workload,
     )
     text = f"revision {revision} begins in {len(batches)} batches, attempt {attempt}"
     return replace(enter(fresh, State.PREFLIGHT, now), message=text), [Event("RolloutUpdated", text)]

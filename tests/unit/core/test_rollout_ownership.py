@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rebalancer.core.rollout import Spec, State, Status, Stored
@@ -44,3 +45,20 @@ def test_a_problem_stands_before_the_message_and_both_are_read_back() -> None:
         data = status_to_dict(Spec("shop", "web", "web"), status)
         assert data["message"] == status.told
         assert status_from_dict(data) == status
+
+
+def test_a_workload_that_was_changed_in_the_spec_is_governed_on_while_anything_is_held() -> None:
+    for held in (ADOPTED, ACTIVE):
+        (one,) = settle([Stored(Spec("shop", "a", "other"), replace(held, workload="web"))])
+        assert one.spec.workload == "web"
+        assert not one.waits
+        assert one.problem == "workloadRef was changed from web to other; set it back, or delete the rollout"
+    (one,) = settle([Stored(Spec("shop", "a", "other"), Status(workload="web"))])
+    assert (one.spec.workload, one.problem) == ("other", "")
+    (one,) = settle([Stored(Spec("shop", "a", "other"), ADOPTED)])  # a status of before the workload stood in it
+    assert (one.spec.workload, one.problem) == ("other", "")
+
+
+def test_a_changed_workload_keeps_others_off_the_old_one_and_does_not_own_the_new_one() -> None:
+    changed = Stored(Spec("shop", "a", "other"), replace(ACTIVE, workload="web"))
+    assert waiting(changed, stored("b"), Stored(Spec("shop", "c", "other"), Status())) == ["b"]
