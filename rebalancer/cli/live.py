@@ -107,6 +107,9 @@ async def _check(live: Live) -> int:
     for one in metrics:
         bad += one.state != "ok"
         _finding(MARKS[one.state], f"{one.what} {one.name}", one.sentence, one.degrades, one.next_step)
+    for mistake in world.mistakes:
+        bad += 1
+        _finding("degraded", "hub", mistake, "this object is left out", "correct it there")
     for right in (*hub, *rights):
         bad += not right.ok
         _finding(

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from rebalancer.core.rollout import counters
 from rebalancer.core.rollout.decision import Action, Decision
 from rebalancer.core.rollout.machine import decide
-from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State, Stored
+from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State
 from rebalancer.core.rollout.ownership import holds, settle
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import (
     Clock,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rebalancer.core.rollout.model import Request, Spec, Status, Stored
+from rebalancer.core.rollout.model import Request, Spec, Status
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.ports import Outcome
 
 

@@ -375,29 +375,3 @@ class Status:
     def current(self) -> tuple[str, ...]:
         """Clusters of the current batch."""
         return self.here.clusters
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A rollout as it is stored.
-
-    Attributes:
-        version: precondition for writing its status.
-        problem: what is wrong with it, one sentence; it goes into the status.
-        waits: nothing is decided for it: it can't be read, or another rollout owns its workload.
-        blind: its stored status can't be read: it is neither written over nor let go.
-        guarded: it can't vanish before it was released.
-        deleting: somebody deleted it.
-        created: when, as sortable text; empty where that is not known.
-    """
-
-    spec: Spec
-    status: Status
-    request: Request | None = None
-    version: str = ""
-    problem: str = ""
-    waits: bool = False
-    blind: bool = False
-    guarded: bool = True
-    deleting: bool = False
-    created: str = ""

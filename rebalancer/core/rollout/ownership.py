@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rebalancer.core.rollout.model import Stored
+from rebalancer.core.rollout.stored import Stored
 
 
 def holds(one: Stored) -> bool:
