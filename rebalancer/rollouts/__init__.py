@@ -18,6 +18,7 @@ from rebalancer.core.rollout.decision import Action, Decision
 from rebalancer.core.rollout.machine import decide
 from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State
 from rebalancer.core.rollout.ownership import holds, settle
+from rebalancer.core.rollout.requests import ignored
 from rebalancer.core.rollout.stored import Stored
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import (
@@ -155,6 +156,11 @@ class Rollouts:
             released = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
             return replace(report, saved=released)
         status = replace(stored.status, problem=stored.problem, observed_generation=stored.spec.generation)
+        asked = stored.request
+        if asked is not None and asked.id != status.handled_request:
+            # Acknowledged, or it would be done at a time when nobody expects it any more.
+            text = ignored(status, asked.verb, "this rollout waits")
+            status = replace(status, handled_request=asked.id, message=text)
         if status == stored.status:
             return report
         saved = await self._within(self._store.save(stored, status), "the status could not be written in time")

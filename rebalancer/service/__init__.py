@@ -20,6 +20,7 @@ from rebalancer.core.model import Plan, Sight
 from rebalancer.cycle import CycleReport
 from rebalancer.errors import RebalancerError
 from rebalancer.report.plan import summary
+from rebalancer.rollouts import OBSERVING, TickReport
 from rebalancer.service import measures, status
 from rebalancer.worlds.live import Live, LiveWorld, open_world
 
@@ -235,11 +236,15 @@ class Service:
                 return
             self._ticked_s = world.clock.now()
             measures.of_tick(self._exporter, report)
-            for one in report.rollouts:
-                line = f"{one.status.shown}: {one.problem or one.status.message}"
-                if self._told.get(one.spec.key) != one.status.shown + one.problem:
-                    self._told[one.spec.key] = one.status.shown + one.problem
-                    log.info("rollout %s %s", one.spec.key, line)
+            self._tell_rollouts(report)
+
+    def _tell_rollouts(self, report: TickReport) -> None:
+        """Names each rollout's state when it changes."""
+        for one in report.rollouts:
+            problem = "waits for the lease" if one.problem == OBSERVING and self._act else one.problem
+            if self._told.get(one.spec.key) != one.status.shown + problem:
+                self._told[one.spec.key] = one.status.shown + problem
+                log.info("rollout %s %s: %s", one.spec.key, one.status.shown, problem or one.status.message)
 
     async def _write_status(self, world: LiveWorld, report: CycleReport) -> None:
         """Writes status to the hub; only the leader does, and a failure is told, not raised."""

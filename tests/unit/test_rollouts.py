@@ -242,6 +242,18 @@ def test_a_second_rollout_of_a_workload_waits_and_its_status_says_so() -> None:
     asyncio.run(run())
 
 
+def test_a_verb_for_a_rollout_that_waits_is_acknowledged_and_not_done_later() -> None:
+    async def run() -> None:
+        h = Harness()
+        h.store.put(spec(name="aaa"))
+        h.store.ask("shop/aaa", Request("1", "undo"))
+        await h.tick()
+        assert h.store.status("shop/aaa").handled_request == "1"
+        assert h.store.status("shop/aaa").message == "undo ignored: this rollout waits"
+
+    asyncio.run(run())
+
+
 def test_a_newcomer_does_not_take_a_running_canary_over_and_goes_without_a_trace() -> None:
     async def run() -> None:
         h = Harness({("a", R_NEW): 0.3})

@@ -1,10 +1,15 @@
-"""What /healthz says: cycles run, and so do the ticks of the rollouts."""
+"""What /healthz and the log say of rollouts: whether they tick, and whether this controller acts."""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from rebalancer.core.rollout import Spec, Status
+from rebalancer.rollouts import OBSERVING, RolloutReport, TickReport
 from rebalancer.service import Service
 
 
@@ -43,3 +48,16 @@ def test_health_gives_slow_ticks_three_intervals() -> None:
     assert one.health()[0]
     clock.at = 1061.0
     assert not one.health()[0]
+
+
+def test_a_standby_says_that_it_waits_for_the_lease_and_without_act_that_it_observes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    report = TickReport(1.0, (RolloutReport(Spec("shop", "web", "web"), Status(), problem=OBSERVING),))
+    for act in (True, False):
+        Service(cast("Any", None), act=act)._tell_rollouts(report)
+    assert [r.getMessage() for r in caplog.records] == [
+        "rollout shop/web Idle: waits for the lease",
+        "rollout shop/web Idle: only observing",
+    ]

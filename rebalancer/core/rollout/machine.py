@@ -107,6 +107,14 @@ def _tolerated(status: Status, cluster: ClusterStatus) -> str:
     return cluster.stable if status.state is State.PREFLIGHT and cluster.weight == 0 else ""
 
 
+def _nowhere(spec: Spec, status: Status, observed: Observed) -> Status:
+    """Says that every cluster was seen and none has the Deployment; a typing mistake looks like peace otherwise."""
+    text = f"there is no Deployment {spec.workload} in any cluster"
+    if observed.clusters and all(seen.reachable and seen.stable is None for seen in observed.clusters.values()):
+        return replace(status, message=text)
+    return replace(status, message="") if status.message == text else status
+
+
 def _begin(spec: Spec, status: Status, observed: Observed, now: float) -> tuple[Status, list[Event]]:
     """At rest: starts a revision that is wanted, unless it was aborted."""
     wanted = _candidate(spec, status, observed)
@@ -115,7 +123,7 @@ def _begin(spec: Spec, status: Status, observed: Observed, now: float) -> tuple[
         ours = status.restore and not spec.images
         if status.state is State.ROLLED_BACK and not ours:
             return replace(status, state=State.IDLE, message="", hold=""), []
-        return status, []
+        return _nowhere(spec, status, observed), []
     if wanted in status.aborted:
         if status.revision == wanted and status.message:
             return status, []

@@ -474,3 +474,44 @@ def test_waves_that_are_edited_half_way_change_nothing_of_the_rollout_under_way(
     r.tick(3)
     assert r.status.batches == before
     r.until(lambda s: s.state is State.COMPLETED)
+
+
+def test_a_deployment_that_is_nowhere_is_told_until_it_appears() -> None:
+    r = run()
+    for site in r.plant.sites.values():
+        site.present = False
+    r.tick(2)
+    assert r.status.message == "there is no Deployment web in any cluster"
+    r.plant.sites["a"].reachable = False
+    r.tick()
+    assert r.status.message == ""  # it may be there
+    for site in r.plant.sites.values():
+        site.reachable = site.present = True
+    r.tick(2)
+    assert r.status.message == ""
+
+
+@pytest.mark.parametrize("verb", ["promote", "pause", "resume", "abort"])
+def test_a_verb_at_rest_is_acknowledged_as_ignored(verb: str) -> None:
+    r = run().tick(3).ask(verb)
+    assert r.status.message == f"{verb} ignored: nothing is under way"
+    assert r.status.handled_request.startswith(verb)
+
+
+def test_a_verb_without_effect_leaves_the_reason_of_a_rollback_to_be_read() -> None:
+    r = started(seed=3)
+    r.traffic.by_site = {("a", R_NEW): 0.3}
+    r.until(lambda s: s.state is State.ROLLED_BACK)
+    why = r.status.message
+    r.ask("promote")
+    assert r.status.message == f"promote ignored: nothing is under way; {why}"
+    r.ask("pause")
+    assert r.status.message == f"pause ignored: nothing is under way; {why}"
+
+
+def test_an_ignored_verb_under_way_is_an_event() -> None:
+    r = started()
+    r.events.clear()
+    r.ask("resume")
+    assert r.events[0] == "RolloutUpdated"
+    assert r.status.state is State.ANALYSING
