@@ -122,16 +122,20 @@ class Rollouts:
             report = await self._one(stored, now)
         # Broad on purpose: a mistake of ours, or an object of a form nobody thought of, must not leave the canaries of
         # all other rollouts without anybody who rolls them back.
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             text = f"its tick failed: {type(error).__name__}: {error}"
             self._failures[key] = self._failures.get(key, 0) + 1
-            if self._told.get(key) != text:
-                self._told[key] = text
-                log.exception("rollout %s: %s", key, text)
+            self._tell_once(key, text)
             return RolloutReport(stored.spec, stored.status, problem=text)
         if self._told.pop(key, ""):
             log.warning("rollout %s: ticks again, after %d ticks that failed", key, self._failures.pop(key))
         return report
+
+    def _tell_once(self, key: str, text: str) -> None:
+        """Logs what is being handled with its place in the code, once as long as it stays the same."""
+        if self._told.get(key) != text:
+            self._told[key] = text
+            log.exception("rollout %s: %s", key, text)
 
     async def _one(self, stored: Stored, now: float) -> RolloutReport:
         if stored.waits:
@@ -149,7 +153,7 @@ class Rollouts:
 
     async def _wait(self, stored: Stored) -> RolloutReport:
         """Nothing is decided: the problem goes into the status, and one that left nothing anywhere may be deleted."""
-        report = RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        report = RolloutReport(stored.spec, stored.status, problem=stored.problem, blind=stored.blind)
         if stored.blind or not self._acting():
             return report
         if stored.deleting and not holds(stored):
@@ -189,6 +193,11 @@ class Rollouts:
             seen = task.result()
         except ClusterError as error:
             return ClusterSeen(cluster, reachable=False, error=str(error))
+        # Broad on purpose: an object of a form nobody thought of must not keep a rollback out of the other clusters.
+        except Exception as error:  # noqa: BLE001
+            text = f"can't be understood: {type(error).__name__}: {error}"
+            self._tell_once(f"{spec.key} in {cluster}", text)
+            return ClusterSeen(cluster, reachable=False, error=text)
         self._last[key] = seen
         return seen
 
@@ -285,6 +294,9 @@ class Rollouts:
                 outcome = Outcome("unreachable", "no answer in time")
             except ClusterError as error:
                 outcome = Outcome("failed", str(error))
+            except Exception as error:  # noqa: BLE001  for the same reason as where clusters are read
+                outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+                self._tell_once(f"{spec.key} in {action.cluster}", outcome.detail)
             out.append((action, outcome))
             if not outcome.ok:
                 break

@@ -29,6 +29,7 @@ class RolloutReport:
         outcomes: actions with how they ended; empty when nothing was to be done or only observed.
         saved: how writing the status ended; None when it was equal.
         ended: outcome of a rollout that ended in this tick, else empty.
+        blind: its status can't be read, so that it may be under way.
         rollback_s: first bad request of the evidence until traffic was back; None if no rollback ended.
     """
 
@@ -39,6 +40,7 @@ class RolloutReport:
     ended: str = ""
     rollback_s: float | None = None
     problem: str = ""
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class TickReport:
     @property
     def owned(self) -> frozenset[str]:
         """Workloads under a running rollout: `Snapshot.rollouts`."""
-        return frozenset(r.spec.workload_key for r in self.rollouts if r.status.active)
+        return frozenset(r.spec.workload_key for r in self.rollouts if r.blind or r.status.active)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

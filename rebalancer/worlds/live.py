@@ -209,7 +209,7 @@ class LiveWorld:
         if not self._ticked:
             # Before the first tick the stored status says which workloads a rollout owns.
             with contextlib.suppress(RebalancerError):
-                self._owned = frozenset(s.spec.workload_key for s in await self.stored_rollouts() if s.status.active)
+                self._owned = frozenset(s.spec.workload_key for s in await self.stored_rollouts() if s.active)
         report = await self.cycle.run(self.policies(), self._owned, self._allows)
         self.telemetry.owners = report.snapshot.policies
         return report

@@ -10,7 +10,7 @@ from rebalancer.core.rollout.stored import Stored
 
 def holds(one: Stored) -> bool:
     """Whether the rollout may have left something in a cluster: it is under way, or it took a Deployment over."""
-    return one.blind or one.status.active or any(c.stable for c in one.status.clusters.values())
+    return one.active or any(c.stable for c in one.status.clusters.values())
 
 
 def _governing(one: Stored) -> Stored:
@@ -28,8 +28,7 @@ def _with(one: Stored, problem: str) -> Stored:
 
 def _rank(one: Stored) -> tuple[bool, bool, bool, str, str]:
     """The least owns. Unreadable ones come last: they decide nothing, and would keep one that can from deciding."""
-    active = one.blind or one.status.active  # what can't be read may be
-    return (not active, not holds(one), one.waits, one.created, one.spec.key)
+    return (not one.active, not holds(one), one.waits, one.created, one.spec.key)
 
 
 def settle(every: Sequence[Stored]) -> list[Stored]:

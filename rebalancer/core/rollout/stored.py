@@ -31,3 +31,8 @@ class Stored:
     guarded: bool = True
     deleting: bool = False
     created: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it owns the workload now, as far as that can be told: a status that can't be read may be active."""
+        return self.blind or self.status.active
