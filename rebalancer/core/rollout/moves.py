@@ -31,7 +31,6 @@ def start(spec: Spec, status: Status, revision: str, batches: tuple[Batch, ...],
     """Begins a revision with fresh evidence; waves are fixed from here on."""
     attempt = status.attempt + 1 if status.revision == revision else 1
     fresh = Status(
-        problem=status.problem,
         revision=revision,
         attempt=attempt,
         batches=batches,

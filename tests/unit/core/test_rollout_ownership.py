@@ -9,6 +9,7 @@ from rebalancer.core.rollout import Spec, State, Status, Stored
 from rebalancer.core.rollout.codec import status_from_dict, status_to_dict
 from rebalancer.core.rollout.model import ClusterStatus
 from rebalancer.core.rollout.ownership import settle
+from rebalancer.core.rollout.verbs import render_list, render_status
 
 ADOPTED = Status(clusters={"a": ClusterStatus(stable="r1")})
 ACTIVE = Status(state=State.ANALYSING, clusters={"a": ClusterStatus(stable="r1")})
@@ -45,6 +46,8 @@ def test_a_problem_stands_before_the_message_and_both_are_read_back() -> None:
         data = status_to_dict(Spec("shop", "web", "web"), status)
         assert data["message"] == status.told
         assert status_from_dict(data) == status
+        assert status.told in render_list([(Spec("shop", "web", "web"), status)])[1]
+        assert f"message   {status.told}" in render_status(Spec("shop", "web", "web"), status)
 
 
 def test_a_workload_that_was_changed_in_the_spec_is_governed_on_while_anything_is_held() -> None:
