@@ -25,7 +25,7 @@ HUB, MEMBER, ROLLOUTS = "fleet-rebalancer-hub", "fleet-rebalancer-member", "flee
 VIEWER, EDITOR, ADMIN = "fleet-rebalancer-viewer", "fleet-rebalancer-policy-editor", "fleet-rebalancer-fleet-admin"
 _KEEP = frozenset({
     "description", "type", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems",
-    "minProperties", "maxProperties", "required",
+    "minProperties", "maxProperties", "required", "x-kubernetes-validations",
 })  # fmt: skip
 _ANYTHING: Object = {"x-kubernetes-preserve-unknown-fields": True}
 _COLUMNS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
@@ -47,7 +47,7 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Obj
     """
     if "$ref" in schema:
         named = structural(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
-        return {**named, **({"description": schema["description"]} if "description" in schema else {})}
+        return {**named, **{k: schema[k] for k in ("description", "x-kubernetes-validations") if k in schema}}
     if "anyOf" in schema:
         return _any_of(schema, definitions)
     result: Object = {k: v for k, v in schema.items() if k in _KEEP}

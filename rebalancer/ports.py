@@ -21,7 +21,8 @@ from rebalancer.core.model import (
 from rebalancer.core.network import LatencyMap
 from rebalancer.core.policy import Policy
 from rebalancer.core.rollout.decision import Action
-from rebalancer.core.rollout.model import ClusterSeen, Spec, Status, Stored
+from rebalancer.core.rollout.model import ClusterSeen, Spec, Status
+from rebalancer.core.rollout.stored import Stored
 
 OutcomeKind = Literal["done", "unchanged", "conflict", "forbidden", "unreachable", "failed"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from rebalancer.api.base import API_VERSION, CountOrPercent, LabelSelector, Metadata, Model, Name, WorkloadRef
 from rebalancer.api.base import Duration as DurationText
@@ -43,6 +44,11 @@ def _only(known: str, planned: tuple[str, ...]) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def _rule(rule: str, message: str) -> JsonDict:
+    """A rule for API servers; the same is checked here, or by the controller."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
 
 
 Selector = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -132,6 +138,13 @@ _STEPS = (Step(set_weight=5), Step(set_weight=20), Step(set_weight=50), Step(set
 class Canary(Model):
     """The steps and their analysis."""
 
+    model_config = ConfigDict(
+        json_schema_extra=_rule(
+            "!has(self.steps) || self.steps.exists(s, has(s.setWeight) && s.setWeight == 100)",
+            "the last setWeight must be 100",
+        )
+    )
+
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=20)] = _STEPS
     analysis: Analysis = Analysis()
     scale_down_delay_seconds: Annotated[float, Field(ge=0.0, le=86400.0)] = 300.0
@@ -204,7 +217,15 @@ class Placement(Model):
 class CanaryRolloutSpec(Model):
     """What is rolled out, how and where."""
 
-    workload_ref: WorkloadRef
+    workload_ref: Annotated[
+        WorkloadRef,
+        Field(
+            json_schema_extra=_rule(
+                "self.name == oldSelf.name",
+                "workloadRef can't be changed: delete the rollout, and make one for the other",
+            )
+        ),
+    ]
     images: Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(max_length=50)] = Field(
         default_factory=dict
     )

@@ -54,9 +54,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses; argparse takes no optional name behind an option, as in `rollout promote --full shop/web`."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command == "rollout" and arguments.name is None and len(rest) == 1 and not rest[0].startswith("-"):
+        arguments.name, rest = rest[0], []
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _arguments(argv)
     try:
         return _dispatch(arguments)
     except RebalancerError as error:

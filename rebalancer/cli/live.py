@@ -109,6 +109,9 @@ async def _check(live: Live) -> int:
     for one in metrics:
         bad += one.state != "ok"
         _finding(MARKS[one.state], f"{one.what} {one.name}", one.sentence, one.degrades, one.next_step)
+    for mistake in world.mistakes:
+        bad += 1
+        _finding("degraded", "hub", mistake, "this object is left out", "correct it there")
     for right in (*hub, *rights):
         bad += not right.ok
         _finding(
@@ -139,16 +142,16 @@ async def _rollout(live: Live, verb: str, name: str | None, *, full: bool) -> in
         raise ConfigError([f"rollout {verb}: name the rollout as namespace/name; `rebalancer rollout list` shows them"])
     world = await _open(live)
     try:
-        stored = {s.spec.key: s for s in await world.stored_rollouts()}
+        stored = {s.spec.key: (s.spec, replace(s.status, problem=s.problem)) for s in await world.stored_rollouts()}
         if verb == "list":
-            print("\n".join(render_list([(s.spec, s.status) for s in stored.values()])))
+            print("\n".join(render_list(list(stored.values()))))
             return 0
         assert name is not None  # checked above
         if name not in stored:
             known = ", ".join(sorted(stored)) or "none"
             raise RebalancerError(f"{name}: no such CanaryRollout; known: {known}")
         if verb == "get":
-            print("\n".join(render_status(stored[name].spec, stored[name].status)))
+            print("\n".join(render_status(*stored[name])))
             return 0
         await world.ask(name, cast(Verb, verb), uuid.uuid4().hex[:12], full=full)
         print(f"{verb} of {name} is asked for; `rebalancer rollout get {name}` shows when it is done")

@@ -20,6 +20,7 @@ from rebalancer.core.model import Plan, Sight
 from rebalancer.cycle import CycleReport
 from rebalancer.errors import RebalancerError
 from rebalancer.report.plan import summary
+from rebalancer.rollouts import OBSERVING, TickReport
 from rebalancer.service import measures, status
 from rebalancer.worlds.live import Live, LiveWorld, open_world
 
@@ -30,7 +31,9 @@ STOP_S = 20.0
 TOLD_REFUSALS = 20
 """So many new refusals a cycle are named in the log; a fleet that loses its sight has one per workload."""
 STALL_FACTOR = 3.0
-"""After so many intervals without a cycle /healthz says so."""
+"""After so many intervals without a cycle, or a tick of the rollouts, /healthz says so."""
+TICK_STALL_S = 30.0
+"""Rollouts tick every second or two: a short outage of the hub is no stall yet."""
 
 
 class Service:
@@ -50,6 +53,7 @@ class Service:
         self._planning = asyncio.Lock()
         self._ticking = asyncio.Lock()
         self._last_s: float | None = None
+        self._ticked_s: float | None = None
         self._started_s = 0.0
         self._failure = ""
         self._told: dict[str, str] = {}
@@ -72,7 +76,7 @@ class Service:
         self._exporter.observe("query_duration_seconds", seconds, labels)
 
     def health(self) -> tuple[bool, str]:
-        """Says whether cycles run, in one sentence."""
+        """Says whether cycles and the rollouts' ticks run, in one sentence."""
         world = self._world
         if world is None:
             return False, "starting"
@@ -81,6 +85,10 @@ class Service:
         age = world.clock.now() - (self._last_s or self._started_s)
         if age > limit:
             return False, f"no cycle for {age:.0f} s, at most {limit:.0f} s are usual; {self._failure or 'see the log'}"
+        limit = max(STALL_FACTOR * self._live.spec.rollouts.interval, TICK_STALL_S)
+        since = world.clock.now() - (self._ticked_s or self._started_s)
+        if since > limit:
+            return False, f"no rollout tick ended well for {since:.0f} s, at most {limit:.0f} s are usual; see the log"
         return True, f"ok, last cycle {age:.0f} s ago" if self._last_s else "ok, first cycle under way"
 
     async def run(self) -> int:
@@ -233,12 +241,17 @@ class Service:
             except RebalancerError as error:
                 log.error("rollout tick failed: %s", error)
                 return
+            self._ticked_s = world.clock.now()
             measures.of_tick(self._exporter, report)
-            for one in report.rollouts:
-                line = f"{one.status.shown}: {one.problem or one.status.message}"
-                if self._told.get(one.spec.key) != one.status.shown + one.problem:
-                    self._told[one.spec.key] = one.status.shown + one.problem
-                    log.info("rollout %s %s", one.spec.key, line)
+            self._tell_rollouts(report)
+
+    def _tell_rollouts(self, report: TickReport) -> None:
+        """Names each rollout's state when it changes."""
+        for one in report.rollouts:
+            problem = "waits for the lease" if one.problem == OBSERVING and self._act else one.problem
+            if self._told.get(one.spec.key) != one.status.shown + problem:
+                self._told[one.spec.key] = one.status.shown + problem
+                log.info("rollout %s %s: %s", one.spec.key, one.status.shown, problem or one.status.message)
 
     async def _write_status(self, world: LiveWorld, report: CycleReport) -> None:
         """Writes status to the hub; only the leader does, and a failure is told, not raised."""

@@ -28,7 +28,9 @@ from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkSettings
 from rebalancer.core.planning import PlanMemory, PlanSettings
 from rebalancer.core.policy import Policy
-from rebalancer.core.rollout.model import Stored, Verb
+from rebalancer.core.rollout.model import Verb
+from rebalancer.core.rollout.ownership import settle
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.core.rollout.verbs import request_patch
 from rebalancer.core.scaling import ScalingSettings
 from rebalancer.core.sight import Clock as SightClock
@@ -134,6 +136,8 @@ class LiveWorld:
         self.journal = SqliteJournal(live.spec.journal or ":memory:")
         self.notifier = KubernetesNotifier(self.clients.members, self.actuator.uid_of)
         self.problems: list[str] = []
+        self.mistakes: tuple[str, ...] = ()
+        """What was wrong with objects of the hub at the start; they are left out."""
         if config.rollouts and hub is None:
             self.problems.append("rollouts of files keep their status in memory: a restart begins them anew; use a hub")
         ports = Ports(self.clock, self.telemetry, self.actuator, self.journal, self.notifier, may_act)
@@ -162,7 +166,7 @@ class LiveWorld:
             self.problems = [str(error)]
             return
         self.on_hub = _names(raw)
-        config, self.problems = cfg.load_each([*self.live.documents, *cfg.from_hub(raw)])
+        config, self.problems = cfg.load_each(_documents(self.live, raw))
         if set(config.clusters) != set(self.config.clusters):
             self.problems.append("the list of MemberClusters changed; restart the controller to take it over")
             config = cfg.Config(
@@ -205,7 +209,7 @@ class LiveWorld:
         if not self._ticked:
             # Before the first tick the stored status says which workloads a rollout owns.
             with contextlib.suppress(RebalancerError):
-                self._owned = frozenset(s.spec.workload_key for s in await self.stored_rollouts() if s.status.active)
+                self._owned = frozenset(s.spec.workload_key for s in await self.stored_rollouts() if s.active)
         report = await self.cycle.run(self.policies(), self._owned, self._allows)
         self.telemetry.owners = report.snapshot.policies
         return report
@@ -218,7 +222,7 @@ class LiveWorld:
 
     async def stored_rollouts(self) -> Sequence[Stored]:
         """All rollouts with their status; those of files have none before a controller runs."""
-        return await (self._hub_rollouts or self._memory_rollouts).load()
+        return settle(await (self._hub_rollouts or self._memory_rollouts).load())
 
     async def ask(self, rollout: str, verb: Verb, request_id: str, *, full: bool) -> None:
         """Asks for a verb on a rollout of the hub.
@@ -268,21 +272,43 @@ def _names(raw: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
+def _documents(live: Live, raw: Sequence[dict[str, Any]]) -> list[cfg.Document]:
+    """Files and hub, clusters first: looked at one by one, nothing may name a cluster that comes later."""
+    every = [*live.documents, *cfg.from_hub(raw)]
+    return sorted(every, key=lambda d: d.data.get("kind") not in ("RebalancerConfig", "MemberCluster"))
+
+
+def at_start(live: Live, raw: Sequence[dict[str, Any]]) -> tuple[cfg.Config, list[str]]:
+    """Checks files and hub together at the start.
+
+    A wrong object of the hub is left out with its sentence, as later on: anybody who may write there could keep the
+    controller from starting. Files are their reader's own and strict, and so are clusters: without one of them a
+    rollback would be complete too early.
+
+    Raises:
+        ConfigError: the files or the clusters are wrong.
+    """
+    clusters = [o for o in raw if o.get("kind") == "MemberCluster"]
+    cfg.load([*live.documents, *cfg.from_hub(clusters)])
+    return cfg.load_each(_documents(live, raw))
+
+
 async def open_world(live: Live, may_act: Callable[[], bool], counts: Counts | None = None) -> LiveWorld:
     """Opens a live world.
 
     Raises:
-        ConfigError: the hub's documents are wrong.
+        ConfigError: the hub's clusters are wrong.
         ClusterError: the hub can't be read.
     """
     hub, raw = None, list[dict[str, Any]]()
     if live.spec.hub is not None:
         hub = hub_client(live.spec.hub.kubeconfig_path, live.spec.hub.context)
         raw = await KubernetesHub(hub).documents()
-    config = cfg.load([*live.documents, *cfg.from_hub(raw)])
+    config, mistakes = at_start(live, raw)
     if not config.clusters:
         raise ConfigError(["no MemberCluster was found in the files or on the hub; declare the clusters"])
     check_files(config.clusters, live.spec.hub)
     world = LiveWorld(live, hub, config, read_clocks(raw), may_act, counts)
-    world.problems += [f"{name}: {problem}" for name, problem in (await world.clients.connect()).items()]
+    world.mistakes = tuple(mistakes)
+    world.problems += [*mistakes, *(f"{name}: {problem}" for name, problem in (await world.clients.connect()).items())]
     return world

@@ -130,6 +130,22 @@ def test_a_typo_is_refused_by_strict_clients_and_pruned_for_others(fleet: Fleet)
     fleet.hub.api.delete(RESOURCES["SchedulingPolicy"].path("default", "typo"))
 
 
+def test_a_rollout_keeps_its_workload_and_ends_with_all_the_traffic(fleet: Fleet) -> None:
+    rollout = {**EXAMPLE, "kind": "CanaryRollout", "metadata": {"name": "web", "namespace": "default"}}
+    path = RESOURCES["CanaryRollout"].path("default", "web")
+    for steps, taken in (([{"setWeight": 50}], False), ([{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}], True)):
+        rollout["spec"] = {"workloadRef": {"name": "web"}, "strategy": {"canary": {"steps": steps}}}
+        if taken:
+            create(fleet.hub, rollout)
+        else:
+            with pytest.raises(ApiError, match="the last setWeight must be 100"):
+                create(fleet.hub, rollout)
+    fleet.hub.api.apply({**rollout, "spec": {"workloadRef": {"name": "web", "kind": "Deployment"}}})
+    with pytest.raises(ApiError, match="workloadRef can't be changed"):
+        fleet.hub.api.apply({**rollout, "spec": {"workloadRef": {"name": "other"}}})
+    fleet.hub.api.delete(path)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

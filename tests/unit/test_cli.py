@@ -86,6 +86,24 @@ def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[s
     assert "plan" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rest", [["--full", "shop/web"], ["shop/web", "--full"]])
+def test_a_rollout_is_named_before_or_behind_an_option(
+    rest: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollout", "promote", *rest, "--config", str(tmp_path / "none.yaml")]) == 1
+    assert "can't be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rest", [["--fulll", "shop/web"], ["shop/web", "shop/api"], ["--full", "a/b", "c/d"]])
+def test_what_is_no_argument_of_a_rollout_is_still_an_error(
+    rest: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["rollout", "promote", *rest])
+    assert end.value.code == 2
+    assert "unrecognized arguments" in capsys.readouterr().err
+
+
 LOGIN = b"<!doctype html><html><title>Log in</title></html>"
 BACKENDS = {
     "a login page": (always(200, LOGIN), "does not answer as Prometheus does"),

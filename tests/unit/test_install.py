@@ -49,6 +49,15 @@ def test_bounds_and_words_come_along() -> None:
     assert spec["replicas"]["properties"]["min"]["description"]
 
 
+def test_rules_that_compare_or_join_fields_come_along() -> None:
+    rollout = next(d for d in install.crds() if d["spec"]["names"]["kind"] == "CanaryRollout")
+    spec = rollout["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    (fixed,) = spec["workloadRef"]["x-kubernetes-validations"]
+    assert fixed["rule"] == "self.name == oldSelf.name"
+    (last,) = spec["strategy"]["properties"]["canary"]["x-kubernetes-validations"]
+    assert last["message"] == "the last setWeight must be 100"
+
+
 @pytest.mark.parametrize("schema", [{"anyOf": [{"type": "array"}, {"type": "string"}]}, {}, {"oneOf": []}])
 def test_a_form_without_structural_counterpart_is_an_error(schema: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no structural form"):

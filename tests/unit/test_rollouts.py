@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,8 @@ class PlantWorld:
         self.log: list[str] = []
         self.hang: set[str] = set()
         self.broken = False
+        self.fails: set[str] = set()
+        self.refuses: set[str] = set()
         self.values: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
 
     def now(self) -> float:
@@ -37,12 +40,16 @@ class PlantWorld:
         self.plant.step(seconds)
 
     async def observe(self, told: Spec, cluster: str) -> ClusterSeen:
+        if cluster in self.fails:
+            raise KeyError("spec")
         if cluster in self.hang:
             await asyncio.Event().wait()
         return self.plant.observe().clusters[cluster]
 
     async def apply(self, told: Spec, action: Action) -> Outcome:
         self.log.append(type(action).__name__)
+        if action.cluster in self.refuses:
+            raise KeyError("spec")
         return Outcome("done") if self.plant.apply(action) else Outcome("unreachable", "gone")
 
     def scrape(self) -> None:
@@ -72,9 +79,11 @@ class PlantWorld:
 class LoggedStore(MemoryStore):
     def __init__(self, specs: Sequence[Spec], log: list[str]) -> None:
         super().__init__(specs)
-        self.log, self.conflict = log, False
+        self.log, self.conflict, self.fails = log, False, set[str]()
 
     async def save(self, stored: Stored, status: Status) -> Outcome:
+        if stored.spec.name in self.fails:
+            raise IndexError("tuple index out of range")
         self.log.append(f"save {status.state.value}")
         return Outcome("conflict", "moved on") if self.conflict else await super().save(stored, status)
 
@@ -226,12 +235,156 @@ def test_only_observing_writes_nothing() -> None:
     asyncio.run(run())
 
 
-def test_two_rollouts_of_one_workload_are_refused() -> None:
+def test_a_second_rollout_of_a_workload_waits_and_its_status_says_so() -> None:
     async def run() -> None:
         h = Harness()
-        h.store.put(spec(name="zweiter"))
+        h.store.put(spec(name="aaa"))
         report = await h.tick()
-        assert "belongs to the rollout shop/web" in report.rollouts[1].problem
+        assert "belongs to the rollout shop/web" in report.rollouts[0].problem
+        assert "belongs to the rollout shop/web" in h.store.status("shop/aaa").told
+        await h.tick()
+        assert h.world.log.count("save Idle") == 2  # each one's first, and no more of the one that waits
+
+    asyncio.run(run())
+
+
+def test_a_rollout_whose_status_cannot_be_read_keeps_the_planner_off_and_is_neither_written_nor_let_go() -> None:
+    async def run() -> None:
+        h = Harness()
+        (one,) = await h.store.load()
+        h.store.load = lambda: blind(one)  # type: ignore[method-assign]
+        h.store.delete("shop/web")
+        report = await h.tick()
+        assert report.owned == {"shop/web"}
+        assert h.world.log == []
+        assert h.store.keys() == ["shop/web"]
+
+    async def blind(one: Stored) -> list[Stored]:
+        return [replace(one, problem="the status can't be read", waits=True, blind=True, deleting=True)]
+
+    asyncio.run(run())
+
+
+def test_a_verb_for_a_rollout_that_waits_is_acknowledged_and_not_done_later() -> None:
+    async def run() -> None:
+        h = Harness()
+        h.store.put(spec(name="aaa"))
+        h.store.ask("shop/aaa", Request("1", "undo"))
+        await h.tick()
+        assert h.store.status("shop/aaa").handled_request == "1"
+        assert h.store.status("shop/aaa").message == "undo ignored: this rollout waits"
+
+    asyncio.run(run())
+
+
+def test_a_newcomer_does_not_take_a_running_canary_over_and_goes_without_a_trace() -> None:
+    async def run() -> None:
+        h = Harness({("a", R_NEW): 0.3})
+        await h.begin()
+        await h.until(State.SHIFTING)
+        h.store.put(spec(name="aaa"))
+        h.store.delete("shop/aaa")
+        report = await h.tick()
+        assert [r.spec.name for r in report.rollouts] == ["aaa", "web"]
+        assert h.store.keys() == ["shop/web"]
+        h.store.put(spec(name="aaa"))
+        await h.until(State.ROLLED_BACK)
+        h.store.delete("shop/web")
+        for _ in range(5):
+            await h.tick()
+        assert h.store.keys() == ["shop/aaa"]
+        assert h.store.status("shop/aaa").told == ""
+
+    asyncio.run(run())
+
+
+def test_a_deleted_rollout_with_traces_gives_back_although_another_one_owns_the_workload() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin()
+        await h.until(State.ANALYSING)
+        # Both under way, as when an older controller let the second one take over.
+        h.store.put(spec(name="aaa"))
+        await h.store.save(next(s for s in await h.store.load() if s.spec.name == "aaa"), h.status)
+        h.store.delete("shop/aaa")
+        await h.tick()
+        assert h.store.status("shop/aaa").state is State.ROLLING_BACK
+        assert h.status.state is State.ANALYSING
+
+    asyncio.run(run())
+
+
+def test_what_goes_wrong_in_one_rollout_is_its_problem_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        h = Harness()
+        h.store.put(spec(name="aaa", workload="other"))
+        h.store.fails = {"aaa"}
+        await h.begin()
+        report = await h.until(State.ANALYSING)
+        assert [r.problem for r in report.rollouts] == ["its tick failed: IndexError: tuple index out of range", ""]
+        assert report.owned == {"shop/web"}
+        assert len([r for r in caplog.records if r.exc_info]) == 1
+        h.store.fails = set()
+        report = await h.tick()
+        assert report.rollouts[0].problem == ""
+        assert "ticks again, after" in caplog.text
+
+    asyncio.run(run())
+
+
+def test_a_cluster_that_cannot_be_understood_does_not_keep_a_rollback_out_of_the_others() -> None:
+    async def run() -> None:
+        h = Harness()
+        await h.begin()
+        while (h.status.state.value, h.status.batch) != ("Analysing", 1):
+            await h.tick()
+        assert h.world.plant.sites["a"].canary is not None
+        h.world.fails, h.world.refuses = {"c"}, {"b"}
+        h.store.ask("shop/web", Request("1", "abort"))
+        report = await h.tick()
+        assert report.rollouts[0].problem == ""
+        assert h.status.state is State.ROLLING_BACK
+        assert h.status.clusters["c"].note == "unreachable: can't be understood: KeyError: 'spec'"
+        assert [o.detail for a, o in report.rollouts[0].outcomes if a.cluster == "b"] == ["KeyError: 'spec'"]
+        for _ in range(5):
+            await h.tick()
+        assert h.world.plant.sites["a"].canary is None
+        h.world.fails = h.world.refuses = set()
+        await h.until(State.ROLLED_BACK)
+
+    asyncio.run(run())
+
+
+def test_a_tick_that_is_called_during_a_tick_waits_for_its_end() -> None:
+    async def run() -> None:
+        h = Harness()
+        h.world.hang = {"a"}
+        first, second = asyncio.ensure_future(h.rollouts.tick()), asyncio.ensure_future(h.rollouts.tick())
+        await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        assert first.done()
+        assert not second.done()
+        await second
+        await h.rollouts.close()
+
+    asyncio.run(run())
+
+
+def test_a_workload_that_is_changed_half_way_is_judged_on_and_given_back_at_the_end() -> None:
+    async def run() -> None:
+        h = Harness({("b", R_NEW): 0.3, ("c", R_NEW): 0.3})
+        await h.begin()
+        await h.until(State.ANALYSING)
+        h.store.put(spec(workload="other"))
+        report = await h.tick()
+        assert "from web to other" in report.rollouts[0].problem
+        assert h.status.told.startswith("workloadRef was changed from web to other; ")
+        assert report.owned == {"shop/web"}
+        await h.until(State.ROLLED_BACK)
+        h.store.delete("shop/web")
+        for _ in range(10):
+            await h.tick()
+        assert h.store.keys() == []
+        assert not any(site.paused or site.canary for site in h.world.plant.sites.values())
 
     asyncio.run(run())
 

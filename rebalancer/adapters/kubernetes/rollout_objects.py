@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from rebalancer.api.rollout import CanaryRollout
-from rebalancer.core.rollout.codec import status_from_dict
+from rebalancer.core.rollout.codec import status_from_dict, status_to_dict
 from rebalancer.core.rollout.decision import ReleaseStable, SetTemplate
-from rebalancer.core.rollout.model import CanarySeen, ClusterSeen, Spec, StableSeen, Status, Stored, Template
+from rebalancer.core.rollout.model import CanarySeen, ClusterSeen, Spec, StableSeen, State, Status, Template
 from rebalancer.core.rollout.revision import HASH_LABEL, ROLLOUT_LABEL, clean, revision_of
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.core.rollout.verbs import parse_request
 
 Object = dict[str, Any]
@@ -20,6 +22,9 @@ Object = dict[str, Any]
 STRATEGY_BEFORE = "rebalancer.dev/strategy-before"
 PAUSED_BY = "rebalancer.dev/paused-by"
 FINALIZER = "rebalancer.dev/rollout"
+LAST_GOOD_SPEC = "lastGoodSpec"
+LAST_GOOD_BYTES = 65536
+"""A larger spec is remembered in memory only; the status has to fit into an object."""
 _CANT_START = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError"}
     | {"CreateContainerError", "RunContainerError"}
@@ -196,26 +201,65 @@ def seen_of(
     )
 
 
-def stored_of(raw: Object) -> Stored:
-    """Reads one CanaryRollout; what can't be read is a problem and never a rollout that starts over."""
-    metadata = raw["metadata"]
-    namespace, name = str(metadata.get("namespace", "default")), str(metadata["name"])
-    version = str(metadata.get("resourceVersion", ""))
+def _spec_of(raw: Object, good: Object | None) -> tuple[Spec | None, str]:
+    """Returns the spec in force, None if there is none, and what is wrong with the one that stands there."""
     try:
-        spec = CanaryRollout.model_validate(raw).to_spec()
-        status = status_from_dict(raw.get("status"))
+        return CanaryRollout.model_validate(raw).to_spec(), ""
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(p) for p in first["loc"])
+        mistake = f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
+    for last in (good, (raw.get("status") or {}).get(LAST_GOOD_SPEC)):
+        try:
+            spec = CanaryRollout.model_validate({**raw, "spec": last}).to_spec()
+        except ValidationError:
+            continue
+        return spec, f"the spec is not valid and the last good one stays in force: {mistake}"
+    return None, f"the spec is not valid: {mistake}"
+
+
+def stored_of(raw: Object, good: Object | None = None) -> Stored:
+    """Reads one CanaryRollout; what can't be read is a problem and never a rollout that starts over.
+
+    Args:
+        raw: the object.
+        good: the last spec of it that was good, if it is remembered; else the one in the status is taken.
+    """
+    metadata = raw["metadata"]
+    spec, problem = _spec_of(raw, good)
+    known = spec is not None
+    if spec is None:
         workload = str(((raw.get("spec") or {}).get("workloadRef") or {}).get("name", ""))
-        return Stored(Spec(namespace, name, workload), Status(), None, version, problem=f"{where}: {first['msg']}")
-    except ValueError as error:
-        return Stored(Spec(namespace, name, ""), Status(), None, version, problem=str(error))
-    return Stored(
+        namespace, name = str(metadata.get("namespace", "default")), str(metadata["name"])
+        spec = Spec(namespace, name, workload, generation=int(metadata.get("generation") or 0))
+    one = Stored(
         spec,
-        status,
+        Status(),
         parse_request(metadata.get("annotations") or {}),
-        version,
+        str(metadata.get("resourceVersion", "")),
+        problem,
         guarded=FINALIZER in (metadata.get("finalizers") or ()),
         deleting=bool(metadata.get("deletionTimestamp")),
+        created=str(metadata.get("creationTimestamp") or ""),
     )
+    try:
+        one = replace(one, status=status_from_dict(raw.get("status")))
+    except ValueError as error:
+        return replace(one, problem=str(error), waits=True, blind=True)
+    return one if known else _without_spec(one)
+
+
+def _without_spec(one: Stored) -> Stored:
+    """Nothing can be judged without a spec; but going back needs no more than the names."""
+    spec = replace(one.spec, workload=one.status.workload or one.spec.workload)
+    asked = one.request is not None and one.request.verb == "abort" and one.request.id != one.status.handled_request
+    ends = one.deleting or one.status.state is State.ROLLING_BACK or (asked and one.status.active)
+    return replace(one, spec=spec, waits=not (ends and spec.workload))
+
+
+def status_body(stored: Stored, status: Status, raw: Object, good: Object | None) -> Object:
+    """Returns the status as it is written, with the last good spec: a new process, too, goes on with that."""
+    last = good or (raw.get("status") or {}).get(LAST_GOOD_SPEC)
+    body = status_to_dict(stored.spec, status)
+    if last is not None and len(json.dumps(last)) <= LAST_GOOD_BYTES:
+        body[LAST_GOOD_SPEC] = last
+    return body

@@ -24,11 +24,11 @@ from rebalancer.adapters.kubernetes.rollout_objects import (
     release_patch,
     seen_of,
     selector_text,
+    status_body,
     stored_of,
     template_patch,
 )
 from rebalancer.api.base import GROUP, VERSION
-from rebalancer.core.rollout.codec import status_to_dict
 from rebalancer.core.rollout.decision import (
     Action,
     DeleteCanary,
@@ -38,8 +38,9 @@ from rebalancer.core.rollout.decision import (
     ScaleCanary,
     SetTemplate,
 )
-from rebalancer.core.rollout.model import ClusterSeen, Spec, Status, Stored
+from rebalancer.core.rollout.model import ClusterSeen, Spec, Status
 from rebalancer.core.rollout.revision import ROLLOUT_LABEL
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.errors import ClusterError
 from rebalancer.ports import Outcome, OutcomeKind
 
@@ -219,6 +220,10 @@ class KubernetesRollouts:
         return self._patch(action.cluster, spec.namespace, spec.workload, patch, "application/json-patch+json")
 
 
+def _uid(raw: Object) -> str:
+    return str(raw["metadata"].get("uid", ""))
+
+
 class HubRollouts:
     """RolloutStore on the hub's custom resources."""
 
@@ -227,6 +232,7 @@ class HubRollouts:
         self._api = client.CustomObjectsApi(hub)
         self._threads = _Threads(["hub"])
         self._raw: dict[str, Object] = {}
+        self._good: dict[str, Object] = {}
 
     def close(self) -> None:
         """Ends the worker threads."""
@@ -243,7 +249,10 @@ class HubRollouts:
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise _cluster_error("hub", error) from error
         self._raw = {f"{o['metadata'].get('namespace')}/{o['metadata']['name']}": o for o in items}
-        return [stored_of(o) for o in items]
+        every = [stored_of(o, self._good.get(_uid(o))) for o in items]
+        good = {_uid(o): o["spec"] for o, one in zip(items, every, strict=True) if not one.problem}
+        self._good = {_uid(o): self._good[_uid(o)] for o in items if _uid(o) in self._good} | good
+        return every
 
     def _list(self) -> list[Object]:
         response = self._api.list_custom_object_for_all_namespaces(
@@ -257,7 +266,7 @@ class HubRollouts:
         if raw is None:
             return Outcome("failed", f"{stored.spec.key} was not loaded")
         metadata = {**raw["metadata"], "resourceVersion": stored.version}
-        body = {**raw, "metadata": metadata, "status": status_to_dict(stored.spec, status)}
+        body = {**raw, "metadata": metadata, "status": status_body(stored, status, raw, self._good.get(_uid(raw)))}
         try:
             return await self._threads.run("hub", lambda: self._replace(stored.spec, body))
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:

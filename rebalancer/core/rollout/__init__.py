@@ -14,10 +14,10 @@ from rebalancer.core.rollout.model import (
     State,
     Status,
     Step,
-    Stored,
     Template,
     Wave,
 )
+from rebalancer.core.rollout.stored import Stored
 
 __all__ = [
     "Action",

@@ -10,9 +10,9 @@ from rebalancer.core.evidence import MetricEvidence, from_dict, to_dict
 from rebalancer.core.rollout.model import Batch, ClusterStatus, Spec, State, Status
 
 _PLAIN = (
-    "hold", "hold_since_s", "pause", "message", "revision", "attempt", "batch", "step", "started_s", "entered_s",
+    "hold", "hold_since_s", "pause", "problem", "revision", "attempt", "batch", "step", "started_s", "entered_s",
     "elapsed_s", "ticked_s", "no_data_since_s", "bad_since_s", "ended_s", "restore", "outcome", "handled_request",
-    "observed_generation",
+    "observed_generation", "workload",
 )  # fmt: skip
 _RENAMED = {
     "revision": "currentPodHash",
@@ -44,12 +44,13 @@ def _evidence(e: MetricEvidence) -> dict[str, object]:
 
 def status_to_dict(spec: Spec, status: Status) -> dict[str, object]:
     """Returns the status as JSON values; equal statuses give equal values."""
-    weight = spec.steps[status.step].weight if status.active and status.step < len(spec.steps) else 0
+    weight = spec.step(status.step).weight if status.active else 0
     return {
         **{key: getattr(status, name) for name, key in _KEYS.items()},
         "phase": status.phase,
         "state": status.state.value,
         "shown": status.shown,
+        "message": status.told,
         "currentStepWeight": weight,
         "aborted": list(status.aborted),
         "batches": [
@@ -75,6 +76,7 @@ def status_from_dict(data: Mapping[str, Any] | None) -> Status:
     try:
         plain = {name: data[key] for name, key in _KEYS.items() if key in data}
         return Status(
+            message=_message(data),
             state=State(data["state"]),
             aborted=tuple(data.get("aborted", ())),
             batches=tuple(
@@ -90,6 +92,11 @@ def status_from_dict(data: Mapping[str, Any] | None) -> Status:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the status of the rollout can't be read: {error!r}") from error
+
+
+def _message(data: Mapping[str, Any]) -> str:
+    """The last decision, without the problem that stands before it for readers of the object."""
+    return str(data.get("message", "")).removeprefix(data.get("problem", "")).removeprefix("; ")
 
 
 def _metric(data: Mapping[str, Any]) -> MetricEvidence:

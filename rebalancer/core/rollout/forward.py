@@ -135,9 +135,9 @@ def _shifting(spec: Spec, status: Status, observed: Observed, judged: Judgement,
 
 
 def _analysing(spec: Spec, status: Status, observed: Observed, judged: Judgement, now: float) -> Moved:
-    step = spec.steps[status.step]
-    wave = status.batches[status.batch].wave
-    text = f"{wave}: step {status.step + 1}/{len(spec.steps)}, weight {step.weight}: {judged.text}"
+    step = spec.step(status.step)
+    at = min(status.step + 1, len(spec.steps))
+    text = f"{status.here.wave}: step {at}/{len(spec.steps)}, weight {step.weight}: {judged.text}"
     status = replace(status, message=text)
     if status.entered_s is None or now <= status.entered_s or status.elapsed_s < max(spec.min_step_s, step.pause_s):
         return status, []
@@ -154,8 +154,9 @@ def _analysing(spec: Spec, status: Status, observed: Observed, judged: Judgement
 def next_step(spec: Spec, status: Status, observed: Observed, now: float) -> Moved:
     """Goes to the next step of the batch, or lets it bake."""
     done = Event("RolloutStepCompleted", status.message)
-    if status.step + 1 < len(spec.steps):
-        moved, events = begin_step(spec, status, observed, status.step + 1, now)
+    # Steps that were shortened half-way end with their last one all the same, even if the index is beyond it.
+    if status.step + 1 < len(spec.steps) or status.step >= len(spec.steps):
+        moved, events = begin_step(spec, status, observed, min(status.step + 1, len(spec.steps) - 1), now)
         return moved, [done, *events]
     return enter(status, State.BAKING, now), [done]
 
@@ -163,7 +164,7 @@ def next_step(spec: Spec, status: Status, observed: Observed, now: float) -> Mov
 def _next_batch(status: Status, now: float) -> Moved:
     if status.batch + 1 < len(status.batches):
         status = replace(status, batch=status.batch + 1, step=0)
-        text = f"wave {status.batches[status.batch].wave} begins: {', '.join(status.current)}"
+        text = f"wave {status.here.wave} begins: {', '.join(status.current)}"
         return replace(enter(status, State.PREFLIGHT, now), message=text), [Event("RolloutUpdated", text)]
     return promote(status, now)
 
@@ -176,7 +177,7 @@ def promote(status: Status, now: float) -> Moved:
 
 
 def _baking(spec: Spec, status: Status, observed: Observed, judged: Judgement, now: float) -> Moved:
-    batch = status.batches[status.batch]
+    batch = status.here
     status = replace(status, message=f"{batch.wave}: bakes for {batch.bake_s:.0f} s: {judged.text}")
     if status.entered_s is None or now <= status.entered_s or status.elapsed_s < batch.bake_s:
         return status, []

@@ -51,13 +51,12 @@ def _candidate(spec: Spec, status: Status, observed: Observed) -> str:
 
 def _tick(spec: Spec, status: Status, now: float) -> Status:
     """Counts the time since the last tick, unless something stopped the clock."""
+    status = replace(status, observed_generation=spec.generation, workload=spec.workload)
     if not status.active:
-        return replace(status, ticked_s=None, observed_generation=spec.generation)
+        return replace(status, ticked_s=None)
     since = status.ticked_s if status.ticked_s is not None else now
     counted = 0.0 if status.hold or status.pause else min(max(now - since, 0.0), MAX_TICK_S)
-    return replace(
-        status, ticked_s=now, elapsed_s=round(status.elapsed_s + counted, 3), observed_generation=spec.generation
-    )
+    return replace(status, ticked_s=now, elapsed_s=round(status.elapsed_s + counted, 3))
 
 
 def _harm(spec: Spec, status: Status, observed: Observed, judged: Judgement, now: float) -> tuple[str, str]:
@@ -108,6 +107,14 @@ def _tolerated(status: Status, cluster: ClusterStatus) -> str:
     return cluster.stable if status.state is State.PREFLIGHT and cluster.weight == 0 else ""
 
 
+def _nowhere(spec: Spec, status: Status, observed: Observed) -> Status:
+    """Says that every cluster was seen and none has the Deployment; a typing mistake looks like peace otherwise."""
+    text = f"there is no Deployment {spec.workload} in any cluster"
+    if observed.clusters and all(seen.reachable and seen.stable is None for seen in observed.clusters.values()):
+        return replace(status, message=text)
+    return replace(status, message="") if status.message == text else status
+
+
 def _begin(spec: Spec, status: Status, observed: Observed, now: float) -> tuple[Status, list[Event]]:
     """At rest: starts a revision that is wanted, unless it was aborted."""
     wanted = _candidate(spec, status, observed)
@@ -116,7 +123,7 @@ def _begin(spec: Spec, status: Status, observed: Observed, now: float) -> tuple[
         ours = status.restore and not spec.images
         if status.state is State.ROLLED_BACK and not ours:
             return replace(status, state=State.IDLE, message="", hold=""), []
-        return status, []
+        return _nowhere(spec, status, observed), []
     if wanted in status.aborted:
         if status.revision == wanted and status.message:
             return status, []

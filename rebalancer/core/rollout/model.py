@@ -127,6 +127,10 @@ class Spec:
         """Name of the canary's Deployment."""
         return f"{self.workload}-canary"
 
+    def step(self, index: int) -> Step:
+        """Returns a step; an index beyond the end, of steps that were shortened half-way, is the last one."""
+        return self.steps[min(index, len(self.steps) - 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -288,6 +292,7 @@ class Status:
         hold_since_s: since when.
         pause: reason id why it waits for somebody: User, Spec, NoData, Inconclusive, Step.
         message: the last decision with its numbers.
+        problem: what is wrong with the rollout itself, whatever was decided; empty if nothing is.
         revision: the new revision.
         attempt: counts starts of the same revision.
         elapsed_s: time in this state that counted: not paused, not held.
@@ -297,6 +302,7 @@ class Status:
         aborted: revisions that never run again without `retry`, newest last.
         restore: the rollback has to put the promoted template back.
         sampled_s: `cluster/metric` -> end of the last interval that counted.
+        workload: the Deployment that is governed; empty before the first tick.
     """
 
     state: State = State.IDLE
@@ -304,6 +310,7 @@ class Status:
     hold_since_s: float | None = None
     pause: str = ""
     message: str = ""
+    problem: str = ""
     revision: str = ""
     attempt: int = 0
     batches: tuple[Batch, ...] = ()
@@ -324,11 +331,17 @@ class Status:
     sampled_s: Mapping[str, float] = field(default_factory=dict)
     handled_request: str = ""
     observed_generation: int = 0
+    workload: str = ""
 
     @property
     def active(self) -> bool:
         """Whether the rollout owns the workload now."""
         return self.state not in RESTING
+
+    @property
+    def told(self) -> str:
+        """What the reader is told: the problem first, then the last decision."""
+        return "; ".join(text for text in (self.problem, self.message) if text)
 
     @property
     def shown(self) -> str:
@@ -354,26 +367,11 @@ class Status:
         return tuple(c for b in self.batches[: self.batch + 1] for c in b.clusters)
 
     @property
+    def here(self) -> Batch:
+        """The current batch; batches are those of the start, whatever the waves in the spec became since."""
+        return self.batches[min(self.batch, len(self.batches) - 1)] if self.batches else Batch("", ())
+
+    @property
     def current(self) -> tuple[str, ...]:
         """Clusters of the current batch."""
-        return self.batches[self.batch].clusters if self.batch < len(self.batches) else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A rollout as it is stored.
-
-    Attributes:
-        version: precondition for writing its status.
-        problem: why it can't be ticked, one sentence; empty if it can.
-        guarded: it can't vanish before it was released.
-        deleting: somebody deleted it.
-    """
-
-    spec: Spec
-    status: Status
-    request: Request | None = None
-    version: str = ""
-    problem: str = ""
-    guarded: bool = True
-    deleting: bool = False
+        return self.here.clusters

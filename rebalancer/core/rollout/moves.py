@@ -40,6 +40,7 @@ def start(spec: Spec, status: Status, revision: str, batches: tuple[Batch, ...],
         clusters={name: _fresh(c) for name, c in status.clusters.items()},
         handled_request=status.handled_request,
         observed_generation=status.observed_generation,
+        workload=status.workload,
     )
     text = f"revision {revision} begins in {len(batches)} batches, attempt {attempt}"
     return replace(enter(fresh, State.PREFLIGHT, now), message=text), [Event("RolloutUpdated", text)]
@@ -47,7 +48,7 @@ def start(spec: Spec, status: Status, revision: str, batches: tuple[Batch, ...],
 
 def begin_step(spec: Spec, status: Status, observed: Observed, step: int, now: float) -> Moved:
     """Sets the weight and targets of a step in the clusters of the batch, and opens its evidence."""
-    weight = spec.steps[step].weight
+    weight = spec.step(step).weight
     clusters: dict[str, ClusterStatus] = dict(status.clusters)
     takers: list[str] = []
     for name in status.current:
@@ -63,8 +64,7 @@ def begin_step(spec: Spec, status: Status, observed: Observed, step: int, now: f
         m.name: status.evidence.get(m.name, MetricEvidence(fleet=fleet)).begin_step(takers) for m in spec.metrics
     }
     status = replace(status, clusters=clusters, evidence=evidence, step=step)
-    wave = status.batches[status.batch].wave
-    text = f"{wave}: step {step + 1}/{len(spec.steps)}, weight {weight} in {', '.join(takers)}"
+    text = f"{status.here.wave}: step {step + 1}/{len(spec.steps)}, weight {weight} in {', '.join(takers)}"
     return replace(enter(status, State.SCALING_CANARY, now), message=text), [Event("TrafficWeightUpdated", text)]
 
 

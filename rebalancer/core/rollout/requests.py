@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from rebalancer.core.rollout.actions import undo_actions
 from rebalancer.core.rollout.decision import Action, Event
 from rebalancer.core.rollout.forward import next_step, promote
-from rebalancer.core.rollout.model import RESTING, SHARING, Observed, Request, Spec, State, Status
+from rebalancer.core.rollout.model import RESTING, SHARING, Observed, Request, Spec, State, Status, Verb
 from rebalancer.core.rollout.moves import Moved, roll_back
 
+_NOTICE = re.compile(r"^\w+ ignored: [^;]*(; )?")
 _UNDONE = "the template is put back on request"
 Handled = tuple[Status, list[Event], tuple[Action, ...]]
 
@@ -26,7 +28,29 @@ def handle(spec: Spec, status: Status, observed: Observed, now: float) -> Handle
     if request.verb == "undo":
         return _undo(status, observed, request)
     moved, events = _change(spec, status, observed, request, now)
+    if moved == status:
+        text = ignored(status, request.verb, _why(status, request.verb))
+        # An Event, too: a rollout under way has its next message at once.
+        moved, events = replace(status, message=text), [Event("RolloutUpdated", text, warning=True)]
     return replace(moved, handled_request=request.id), events, ()
+
+
+def ignored(status: Status, verb: Verb, why: str) -> str:
+    """Returns the message with a notice before it that a verb had no effect; one notice at a time."""
+    before = _NOTICE.sub("", status.message)
+    return f"{verb} ignored: {why}" + (f"; {before}" if before else "")
+
+
+def _why(status: Status, verb: Verb) -> str:
+    if verb == "retry":
+        return "there is no rolled-back revision to try again"
+    if status.state in RESTING:
+        return "nothing is under way"
+    if status.state is State.ROLLING_BACK:
+        return "a rollback is under way"
+    if verb == "resume":
+        return "spec.paused is true, set it to false" if status.pause == "Spec" else "it is not paused"
+    return "it is paused already" if verb == "pause" else f"{status.state.value} ends by itself"
 
 
 def _change(spec: Spec, status: Status, observed: Observed, request: Request, now: float) -> Moved:
@@ -74,7 +98,7 @@ def _promote(spec: Spec, status: Status, observed: Observed, request: Request, n
     if status.state is State.ANALYSING:
         return next_step(spec, replace(status, message="step skipped on request"), observed, now)
     if status.state is State.BAKING:
-        return replace(status, elapsed_s=max(status.elapsed_s, status.batches[status.batch].bake_s)), []
+        return replace(status, elapsed_s=max(status.elapsed_s, status.here.bake_s)), []
     return status, []
 
 

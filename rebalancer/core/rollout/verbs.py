@@ -45,17 +45,17 @@ def parse_request(annotations: Mapping[str, str]) -> Request | None:
 
 def render_status(spec: Spec, status: Status) -> list[str]:
     """Returns a rollout's status as lines for people."""
-    step = spec.steps[status.step] if status.step < len(spec.steps) else None
     lines = [
         f"rollout   {spec.key} of Deployment {spec.workload}",
         f"phase     {status.phase} ({status.shown})",
-        f"message   {status.message or '-'}",
+        f"message   {status.told or '-'}",
         f"revision  {status.revision or '-'}" + (f", attempt {status.attempt}" if status.attempt > 1 else ""),
     ]
-    if status.active and step is not None and status.batches:
+    if status.active and status.batches:
+        at, steps = min(status.step + 1, len(spec.steps)), len(spec.steps)
         lines.append(
-            f"step      wave {status.batches[status.batch].wave} ({status.batch + 1}/{len(status.batches)}), "
-            f"step {status.step + 1}/{len(spec.steps)}, weight {step.weight}, {status.elapsed_s:.0f} s of it counted"
+            f"step      wave {status.here.wave} ({status.batch + 1}/{len(status.batches)}), step {at}/{steps}, "
+            f"weight {spec.step(status.step).weight}, {status.elapsed_s:.0f} s of it counted"
         )
     if status.aborted:
         lines.append(f"aborted   {', '.join(status.aborted)}")
@@ -82,6 +82,6 @@ def _cluster_lines(status: Status) -> list[str]:
 def render_list(rollouts: Sequence[tuple[Spec, Status]]) -> list[str]:
     """Returns one line per rollout with a heading."""
     rows = [("ROLLOUT", "PHASE", "STATE", "REVISION", "MESSAGE")]
-    rows += [(s.key, t.phase, t.shown, t.revision or "-", t.message or "-") for s, t in rollouts]
+    rows += [(s.key, t.phase, t.shown, t.revision or "-", t.told or "-") for s, t in rollouts]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return ["  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]) for row in rows]

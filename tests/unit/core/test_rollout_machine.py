@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from rebalancer.core.rollout import Request, State, Status, Step, Wave, decide
+from rebalancer.core.rollout.codec import status_to_dict
 from rebalancer.core.rollout.decision import DeleteCanary, EnsureCanary, PauseStable, ScaleCanary, SetTemplate
 from rebalancer.core.rollout.model import Spec
+from rebalancer.core.rollout.verbs import render_status
 from tests.unit.core.test_rollout_plant import (
     NEW,
     NEWER,
@@ -452,3 +454,64 @@ def test_a_cluster_in_no_wave_is_named_and_keeps_the_old_revision() -> None:
     assert "stands in no wave" in r.status.clusters["c"].note
     assert r.status.clusters["a"].note == r.status.clusters["b"].note == ""
     assert r.plant.ready(r.plant.sites["c"], R_OLD) == r.plant.sites["c"].wanted
+
+
+def test_steps_that_are_shortened_half_way_end_with_their_last_one() -> None:
+    r = started().until(lambda s: s.state is State.ANALYSING and s.step == 2)
+    r.spec = replace(r.spec, steps=(Step(20), Step(100)))
+    text = "\n".join(render_status(r.spec, r.status))
+    assert "step 2/2, weight 100" in text
+    assert status_to_dict(r.spec, r.status)["currentStepWeight"] == 100
+    r.until(lambda s: s.state is State.BAKING)
+    assert {c.weight for n, c in r.status.clusters.items() if n in r.status.current} == {100}
+    r.until(lambda s: s.state is State.COMPLETED)
+
+
+def test_waves_that_are_edited_half_way_change_nothing_of_the_rollout_under_way() -> None:
+    r = started().until(lambda s: s.state is State.ANALYSING and s.batch == 1)
+    before = r.status.batches
+    r.spec = replace(r.spec, waves=())
+    r.tick(3)
+    assert r.status.batches == before
+    r.until(lambda s: s.state is State.COMPLETED)
+
+
+def test_a_deployment_that_is_nowhere_is_told_until_it_appears() -> None:
+    r = run()
+    for site in r.plant.sites.values():
+        site.present = False
+    r.tick(2)
+    assert r.status.message == "there is no Deployment web in any cluster"
+    r.plant.sites["a"].reachable = False
+    r.tick()
+    assert r.status.message == ""  # it may be there
+    for site in r.plant.sites.values():
+        site.reachable = site.present = True
+    r.tick(2)
+    assert r.status.message == ""
+
+
+@pytest.mark.parametrize("verb", ["promote", "pause", "resume", "abort"])
+def test_a_verb_at_rest_is_acknowledged_as_ignored(verb: str) -> None:
+    r = run().tick(3).ask(verb)
+    assert r.status.message == f"{verb} ignored: nothing is under way"
+    assert r.status.handled_request.startswith(verb)
+
+
+def test_a_verb_without_effect_leaves_the_reason_of_a_rollback_to_be_read() -> None:
+    r = started(seed=3)
+    r.traffic.by_site = {("a", R_NEW): 0.3}
+    r.until(lambda s: s.state is State.ROLLED_BACK)
+    why = r.status.message
+    r.ask("promote")
+    assert r.status.message == f"promote ignored: nothing is under way; {why}"
+    r.ask("pause")
+    assert r.status.message == f"pause ignored: nothing is under way; {why}"
+
+
+def test_an_ignored_verb_under_way_is_an_event() -> None:
+    r = started()
+    r.events.clear()
+    r.ask("resume")
+    assert r.events[0] == "RolloutUpdated"
+    assert r.status.state is State.ANALYSING

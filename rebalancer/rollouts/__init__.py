@@ -8,15 +8,18 @@ a rollback is done first and stored after, so that nothing delays it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rebalancer.core.rollout import counters
 from rebalancer.core.rollout.decision import Action, Decision
-from rebalancer.core.rollout.judge import log_bad
 from rebalancer.core.rollout.machine import decide
-from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Request, Sample, Spec, State, Status, Stored
+from rebalancer.core.rollout.model import ClusterSeen, Metric, Observed, Sample, Spec, State
+from rebalancer.core.rollout.ownership import holds, settle
+from rebalancer.core.rollout.requests import ignored
+from rebalancer.core.rollout.stored import Stored
 from rebalancer.errors import ClusterError, RebalancerError
 from rebalancer.ports import (
     Clock,
@@ -28,53 +31,15 @@ from rebalancer.ports import (
     Selection,
     Telemetry,
 )
+from rebalancer.rollouts.memory import MemoryStore
+from rebalancer.rollouts.report import Measure, RolloutReport, TickReport, ended
 
+log = logging.getLogger("rebalancer")
 
-class MemoryStore:
-    """A store for worlds without a hub: simulation, and rollouts from files."""
+OBSERVING = "only observing"
+"""Problem of a rollout that nothing is written for: nobody said --act, or another controller holds the lease."""
 
-    def __init__(self, specs: Sequence[Spec] = ()) -> None:
-        """Starts with rollouts that never ran."""
-        self._all: dict[str, Stored] = {s.key: Stored(s, Status()) for s in specs}
-
-    def put(self, spec: Spec) -> None:
-        """Adds a rollout or changes its spec; its status stays."""
-        old = self._all.get(spec.key)
-        self._all[spec.key] = replace(old, spec=spec) if old is not None else Stored(spec, Status())
-
-    def delete(self, key: str) -> None:
-        """Asks for a rollout's end; it goes when it is released."""
-        self._all[key] = replace(self._all[key], deleting=True)
-
-    def ask(self, key: str, request: Request) -> None:
-        """Asks for a verb."""
-        self._all[key] = replace(self._all[key], request=request)
-
-    def status(self, key: str) -> Status:
-        """Returns the stored status."""
-        return self._all[key].status
-
-    async def load(self) -> Sequence[Stored]:
-        """Returns all rollouts."""
-        return list(self._all.values())
-
-    async def save(self, stored: Stored, status: Status) -> Outcome:
-        """Keeps the status; a version that moved on is a conflict."""
-        now = self._all[stored.spec.key]
-        if now.version != stored.version:
-            return Outcome("conflict", "the rollout changed meanwhile")
-        version = str(int(now.version or "0") + 1)
-        self._all[stored.spec.key] = replace(now, status=status, version=version)
-        return Outcome("done", resource_version=version)
-
-    async def guard(self, stored: Stored) -> Outcome:
-        """Nothing vanishes from here by itself."""
-        return Outcome("unchanged")
-
-    async def release(self, stored: Stored) -> Outcome:
-        """Forgets the rollout."""
-        self._all.pop(stored.spec.key, None)
-        return Outcome("done")
+__all__ = ["OBSERVING", "Limits", "Measure", "MemoryStore", "RolloutReport", "Rollouts", "TickReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,70 +55,6 @@ class Limits:
     counters_s: float = 2.0
     apply_s: float = 3.0
     save_s: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One value for the exporter: short name of the catalogue, labels, value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutReport:
-    """What one tick did to one rollout.
-
-    Attributes:
-        status: as it stands after the tick.
-        outcomes: actions with how they ended; empty when nothing was to be done or only observed.
-        saved: how writing the status ended; None when it was equal.
-        ended: outcome of a rollout that ended in this tick, else empty.
-        rollback_s: first bad request of the evidence until traffic was back; None if no rollback ended.
-    """
-
-    spec: Spec
-    status: Status
-    outcomes: tuple[tuple[Action, Outcome], ...] = ()
-    saved: Outcome | None = None
-    ended: str = ""
-    rollback_s: float | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TickReport:
-    """What one tick did."""
-
-    at_s: float
-    rollouts: tuple[RolloutReport, ...]
-
-    @property
-    def owned(self) -> frozenset[str]:
-        """Workloads under a running rollout: `Snapshot.rollouts`."""
-        return frozenset(r.spec.workload_key for r in self.rollouts if r.status.active)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Gauges of all rollouts; `ended` and `rollback_s` of the reports are the counter and the histogram."""
-        return tuple(m for r in self.rollouts for m in _measures(r))
-
-
-def _measures(report: RolloutReport) -> list[Measure]:
-    key, status = report.spec.key, report.status
-    out = []
-    for name, cluster in sorted(status.clusters.items()):
-        labels = {"rollout": key, "cluster": name}
-        out.append(Measure("rollout_phase", {**labels, "phase": status.state.value}, 1.0))
-        if cluster.actual_weight is not None and status.active:
-            out.append(Measure("rollout_weight", labels, cluster.actual_weight / 100.0))
-    if status.evidence:
-        good = min(e.log_good(status.current) for e in status.evidence.values())
-        labels = {"rollout": key, "cluster": ""}
-        out.append(Measure("rollout_evidence", {**labels, "kind": "bad"}, log_bad(status.evidence)))
-        out.append(Measure("rollout_evidence", {**labels, "kind": "good"}, good))
-    return out
 
 
 class Rollouts:
@@ -189,25 +90,23 @@ class Rollouts:
         self._cursors: dict[str, dict[counters.Key, counters.Cursor]] = {}
         self._last: dict[tuple[str, str], ClusterSeen] = {}
         self._late: dict[tuple[str, str], asyncio.Task[ClusterSeen]] = {}
+        self._told: dict[str, str] = {}
+        self._alone = asyncio.Lock()
+        self._failures: dict[str, int] = {}
 
     async def tick(self) -> TickReport:
-        """Ticks every rollout once, side by side.
+        """Ticks every rollout once, side by side; a tick that is called meanwhile waits for the end of this one.
 
         Raises:
             RebalancerError: the store can't be read; nothing was done.
         """
+        async with self._alone:
+            return await self._tick()
+
+    async def _tick(self) -> TickReport:
         now = self._clock.now()
-        stored = sorted(await self._store.load(), key=lambda s: s.spec.key)
-        first: dict[str, str] = {}
-        reports = []
-        for one in stored:
-            owner = first.setdefault(one.spec.workload_key, one.spec.key)
-            if owner != one.spec.key and not one.problem:
-                if one.deleting and self._acting():
-                    await self._within(self._store.release(one), "the finalizer could not be removed in time")
-                one = replace(one, problem=f"{one.spec.workload_key} belongs to the rollout {owner} already")
-            reports.append(self._one(one, now))
-        return TickReport(now, tuple(await asyncio.gather(*reports)))
+        every = settle(await self._store.load())
+        return TickReport(now, tuple(await asyncio.gather(*(self._apart(one, now) for one in every))))
 
     async def close(self) -> None:
         """Gives up observations that are still outstanding."""
@@ -216,9 +115,31 @@ class Rollouts:
         await asyncio.gather(*self._late.values(), return_exceptions=True)
         self._late.clear()
 
+    async def _apart(self, stored: Stored, now: float) -> RolloutReport:
+        """Ticks one rollout so that whatever goes wrong in it stays its own problem."""
+        key = stored.spec.key
+        try:
+            report = await self._one(stored, now)
+        # Broad on purpose: a mistake of ours, or an object of a form nobody thought of, must not leave the canaries of
+        # all other rollouts without anybody who rolls them back.
+        except Exception as error:  # noqa: BLE001
+            text = f"its tick failed: {type(error).__name__}: {error}"
+            self._failures[key] = self._failures.get(key, 0) + 1
+            self._tell_once(key, text)
+            return RolloutReport(stored.spec, stored.status, problem=text)
+        if self._told.pop(key, ""):
+            log.warning("rollout %s: ticks again, after %d ticks that failed", key, self._failures.pop(key))
+        return report
+
+    def _tell_once(self, key: str, text: str) -> None:
+        """Logs what is being handled with its place in the code, once as long as it stays the same."""
+        if self._told.get(key) != text:
+            self._told[key] = text
+            log.exception("rollout %s: %s", key, text)
+
     async def _one(self, stored: Stored, now: float) -> RolloutReport:
-        if stored.problem:
-            return RolloutReport(stored.spec, stored.status, problem=stored.problem)
+        if stored.waits:
+            return await self._wait(stored)
         if not stored.guarded and not stored.deleting and self._acting():
             # First of all: a rollout that vanished half-way would leave its canary and paused Deployments behind.
             guarded = await self._within(self._store.guard(stored), "the finalizer could not be written in time")
@@ -227,7 +148,27 @@ class Rollouts:
         observed = await self._observe(stored)
         samples, moved = await self._samples(stored, observed, now)
         decision = decide(stored.spec, stored.status, observed, samples, now)
+        decision = replace(decision, status=replace(decision.status, problem=stored.problem))
         return await self._carry_out(stored, decision, moved, now)
+
+    async def _wait(self, stored: Stored) -> RolloutReport:
+        """Nothing is decided: the problem goes into the status, and one that left nothing anywhere may be deleted."""
+        report = RolloutReport(stored.spec, stored.status, problem=stored.problem, blind=stored.blind)
+        if stored.blind or not self._acting():
+            return report
+        if stored.deleting and not holds(stored):
+            released = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
+            return replace(report, saved=released)
+        status = replace(stored.status, problem=stored.problem, observed_generation=stored.spec.generation)
+        asked = stored.request
+        if asked is not None and asked.id != status.handled_request:
+            # Acknowledged, or it would be done at a time when nobody expects it any more.
+            text = ignored(status, asked.verb, "this rollout waits")
+            status = replace(status, handled_request=asked.id, message=text)
+        if status == stored.status:
+            return report
+        saved = await self._within(self._store.save(stored, status), "the status could not be written in time")
+        return replace(report, status=status if saved.ok else stored.status, saved=saved)
 
     async def _observe(self, stored: Stored) -> Observed:
         declared = self._clusters()
@@ -252,6 +193,11 @@ class Rollouts:
             seen = task.result()
         except ClusterError as error:
             return ClusterSeen(cluster, reachable=False, error=str(error))
+        # Broad on purpose: an object of a form nobody thought of must not keep a rollback out of the other clusters.
+        except Exception as error:  # noqa: BLE001
+            text = f"can't be understood: {type(error).__name__}: {error}"
+            self._tell_once(f"{spec.key} in {cluster}", text)
+            return ClusterSeen(cluster, reachable=False, error=text)
         self._last[key] = seen
         return seen
 
@@ -301,7 +247,7 @@ class Rollouts:
     ) -> RolloutReport:
         status = decision.status
         if not self._acting():
-            return RolloutReport(stored.spec, stored.status, problem="only observing")
+            return RolloutReport(stored.spec, stored.status, problem=stored.problem or OBSERVING)
         outcomes: tuple[tuple[Action, Outcome], ...] = ()
         if decision.act_first:
             outcomes = await self._act(stored.spec, decision.actions)
@@ -318,7 +264,7 @@ class Rollouts:
         await self._tell(stored.spec, decision, now)
         if decision.released:
             saved = await self._within(self._store.release(stored), "the finalizer could not be removed in time")
-        return _ended(RolloutReport(stored.spec, status, outcomes, saved), stored.status)
+        return ended(RolloutReport(stored.spec, status, outcomes, saved, problem=stored.problem), stored.status)
 
     async def _within(self, writing: Awaitable[Outcome], late: str) -> Outcome:
         try:
@@ -348,6 +294,9 @@ class Rollouts:
                 outcome = Outcome("unreachable", "no answer in time")
             except ClusterError as error:
                 outcome = Outcome("failed", str(error))
+            except Exception as error:  # noqa: BLE001  for the same reason as where clusters are read
+                outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+                self._tell_once(f"{spec.key} in {action.cluster}", outcome.detail)
             out.append((action, outcome))
             if not outcome.ok:
                 break
@@ -370,13 +319,3 @@ def _gaps(answer: CounterAnswer, names: Sequence[str]) -> dict[str, str]:
         elif not view.complete:
             out[name] = view.detail or f"the view is {view.state}"
     return out
-
-
-def _ended(report: RolloutReport, before: Status) -> RolloutReport:
-    status = report.status
-    if not before.active or status.active:
-        return report
-    took = None
-    if before.state is State.ROLLING_BACK and status.ended_s is not None and before.bad_since_s is not None:
-        took = status.ended_s - before.bad_since_s
-    return replace(report, ended=status.outcome, rollback_s=took)
