@@ -91,9 +91,10 @@ def nearest_first(rates: Array, rtt: Array, capacity: Array) -> Array:
         share = np.divide(np.minimum(total, room), total, out=np.zeros_like(total), where=total > 0)
         taken = wanted * share
         served += taken
-        left -= taken.sum(axis=1)
-        room -= taken.sum(axis=0)
-    result: Array = served + np.outer(np.clip(left, 0, None), capacity / capacity.sum())
+        # What rounding leaves below zero would come back as a negative rate.
+        left = np.clip(left - taken.sum(axis=1), 0, None)
+        room = np.clip(room - taken.sum(axis=0), 0, None)
+    result: Array = served + np.outer(left, capacity / capacity.sum())
     return result
 
 
