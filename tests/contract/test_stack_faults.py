@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -90,14 +89,21 @@ def _ping(port: int, count: int, *, wait_s: float = 0.3, gap_s: float = 0.001) -
     return [ms for ms in times if ms < 60_000]
 
 
+def _quick(times_ms: list[float]) -> float:
+    """The time of the quickest tenth."""
+    return sorted(times_ms)[len(times_ms) // 10]
+
+
 def test_relay_carries_and_delays_per_direction(relay: Relay, echo: int) -> None:
     port = relay.udp("eu-1>us-1", "127.0.0.1", echo)
-    assert statistics.median(_ping(port, 50)) < 5
+    assert _quick(_ping(port, 50)) < 5
     relay.set_udp("eu-1>us-1", directions=("forward",), delay_ms=30)
     relay.set_udp("eu-1>us-1", directions=("back",), delay_ms=10)
     found = _ping(port, 50)
     assert len(found) == 50
-    assert 40 <= statistics.median(found) < 46
+    # Never earlier than told; a busy machine adds to some packets, and the quicker ones show what the relay does.
+    assert min(found) >= 40
+    assert _quick(found) < 46
 
 
 def test_relay_loses_by_ratio_and_cuts_per_direction(relay: Relay, echo: int) -> None:

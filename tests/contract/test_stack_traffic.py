@@ -31,7 +31,7 @@ def test_no_rate_is_negative_and_none_is_lost_whatever_is_rounded() -> None:
     # Without a clip about one case in 350 leaves -1e-14 behind, which no Poisson draw takes.
     rng = np.random.default_rng(0)
     for _ in range(5000):
-        rates, rooms = rng.uniform(0, 200, 3), rng.integers(0, 6, 3) * 60.0
+        rates, rooms = rng.uniform(0, 200, 3), rng.integers(0, 6, 3).astype(np.float64) * 60
         served = nearest_first(rates, rng.uniform(1, 200, (3, 3)), rooms)
         assert (served >= 0).all()
         assert served.sum(axis=1) == pytest.approx(rates)
