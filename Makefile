@@ -31,7 +31,7 @@ check: $(STAMP)  ## lint, types and unit tests, under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest tests/unit -n 2 -m "not slow"
+	$(BIN)/pytest tests/unit -n 3 -m "not slow"
 
 unit: $(STAMP)
 	$(BIN)/pytest tests/unit -n 2

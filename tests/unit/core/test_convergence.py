@@ -64,6 +64,7 @@ def test_replicas_end_where_their_users_are() -> None:
 
 
 @pytest.mark.parametrize("budget", ["25%", 1])
+@pytest.mark.slow
 def test_the_hourly_budget_holds_at_every_moment(budget: int | str) -> None:
     policy: Policy = replace(POLICY, max_moves_per_hour=budget, max_concurrent_moves=3)
     plant = Plant.of({"eu-1": 12}, TARGET, policy=policy)

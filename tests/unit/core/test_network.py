@@ -149,6 +149,7 @@ def test_who_can_t_send_is_no_witness_that_another_cluster_is_down() -> None:
     assert latency.cells["b", "c"].state == "path_down"
 
 
+@pytest.mark.slow
 def test_two_hundred_clusters_of_which_many_are_down_are_told_apart_in_time() -> None:
     names = {f"c{n}": f"r{n % 20}" for n in range(200)}
     table: Table = {}

@@ -290,6 +290,7 @@ def test_without_a_target_file_it_starts_empty_reflects_and_says_so(
     drive(probe, test)
 
 
+@pytest.mark.slow
 def test_a_day_without_a_target_list_stops_probing_but_not_reflecting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -318,6 +319,7 @@ def test_a_day_without_a_target_list_stops_probing_but_not_reflecting(
     drive(probe, test)
 
 
+@pytest.mark.slow
 def test_eight_thousand_targets_do_not_hold_up_the_loop(tmp_path: Path) -> None:
     probe = agent(tmp_path, [], max_pps=10.0)
     many = [(f"c{n // 40}", f"198.18.{n // 250}.{n % 250 + 1}:9") for n in range(8_000)]  # 199 peers: a full mesh

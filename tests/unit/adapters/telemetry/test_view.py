@@ -142,6 +142,7 @@ def test_a_time_that_is_no_number_leaves_its_cluster_unseen_and_ends_nothing(val
     assert all(not a.views["eu-1"].complete for a in answers)
 
 
+@pytest.mark.slow
 def test_a_backend_that_hangs_does_not_delay_the_others_beyond_its_timeout() -> None:
     clock = Clock()
     with serving(hang) as first, serving(fake({"us-1": 7.0}, clock.now)) as second:
