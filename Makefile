@@ -53,7 +53,7 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	# In this order: two lanes of scenarios, which mostly wait, beside one of contract tests; unit tests fill the rest.
+	@# In this order: two lanes of scenarios, which mostly wait, beside one of contract tests; unit tests fill the rest.
 	$(BIN)/pytest tests/scenarios tests/contract tests/unit -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
 
 generate: $(STAMP)  ## rules and dashboards from their code

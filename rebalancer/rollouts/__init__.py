@@ -122,7 +122,7 @@ class Rollouts:
             report = await self._one(stored, now)
         # Broad on purpose: a mistake of ours, or an object of a form nobody thought of, must not leave the canaries of
         # all other rollouts without anybody who rolls them back.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # one must not stop the others
             text = f"its tick failed: {type(error).__name__}: {error}"
             self._failures[key] = self._failures.get(key, 0) + 1
             self._tell_once(key, text)
@@ -194,7 +194,7 @@ class Rollouts:
         except ClusterError as error:
             return ClusterSeen(cluster, reachable=False, error=str(error))
         # Broad on purpose: an object of a form nobody thought of must not keep a rollback out of the other clusters.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # one must not stop the others
             text = f"can't be understood: {type(error).__name__}: {error}"
             self._tell_once(f"{spec.key} in {cluster}", text)
             return ClusterSeen(cluster, reachable=False, error=text)
@@ -294,7 +294,7 @@ class Rollouts:
                 outcome = Outcome("unreachable", "no answer in time")
             except ClusterError as error:
                 outcome = Outcome("failed", str(error))
-            except Exception as error:  # noqa: BLE001  for the same reason as where clusters are read
+            except Exception as error:  # noqa: BLE001  # as where clusters are read
                 outcome = Outcome("failed", f"{type(error).__name__}: {error}")
                 self._tell_once(f"{spec.key} in {action.cluster}", outcome.detail)
             out.append((action, outcome))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,10 @@ def test_the_last_list_stands_while_the_api_server_is_gone(
     monkeypatch.setenv("POD_NAME", "probe-3")
     chosen = Election(SERVICE, "eu-1")
     changes: list[tuple[str, ...]] = []
-    ask: Callable[[], None] = lambda: asyncio.run(chosen.ask(lambda: changes.append(chosen.elected)))  # noqa: E731
+
+    def ask() -> None:
+        asyncio.run(chosen.ask(lambda: changes.append(chosen.elected)))
+
     ask()
     assert chosen.won
     before = chosen.elected

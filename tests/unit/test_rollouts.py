@@ -252,7 +252,7 @@ def test_a_rollout_whose_status_cannot_be_read_keeps_the_planner_off_and_is_neit
     async def run() -> None:
         h = Harness()
         (one,) = await h.store.load()
-        h.store.load = lambda: blind(one)  # type: ignore[method-assign]
+        h.store.load = lambda: blind(one)  # type: ignore[method-assign]  # a store whose status is damaged
         h.store.delete("shop/web")
         report = await h.tick()
         assert report.owned == {"shop/web"}

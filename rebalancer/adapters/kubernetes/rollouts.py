@@ -267,8 +267,11 @@ class HubRollouts:
             return Outcome("failed", f"{stored.spec.key} was not loaded")
         metadata = {**raw["metadata"], "resourceVersion": stored.version}
         body = {**raw, "metadata": metadata, "status": status_body(stored, status, raw, self._good.get(_uid(raw)))}
+        return await self._write(lambda: self._replace(stored.spec, body))
+
+    async def _write(self, work: Callable[[], Outcome]) -> Outcome:
         try:
-            return await self._threads.run("hub", lambda: self._replace(stored.spec, body))
+            return await self._threads.run("hub", work)
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             return _outcome("hub", error)
 
@@ -295,10 +298,7 @@ class HubRollouts:
         # A merge patch replaces the list as a whole: with the version that was read, nobody else's entry is lost.
         finalizers = change(list(metadata.get("finalizers") or ()))
         body = {"metadata": {"resourceVersion": stored.version, "finalizers": finalizers}}
-        try:
-            return await self._threads.run("hub", lambda: self._merge(spec, body))
-        except (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            return _outcome("hub", error)
+        return await self._write(lambda: self._merge(spec, body))
 
     def _merge(self, spec: Spec, body: Object) -> Outcome:
         response = self._api.patch_namespaced_custom_object(

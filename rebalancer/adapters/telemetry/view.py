@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,9 @@ from rebalancer.ports import (
 
 DEADLINE_S = 30.0
 """Total deadline of one call of the port; a backend that has not answered by then is failed for this cycle."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -127,7 +131,8 @@ class MetricsTelemetry:
         samples: dict[tuple[str, str, str, str], tuple[float, float]] = {}
         problems: list[str] = []
         answers, (usual, unread) = await asyncio.gather(
-            asyncio.gather(*(self._network_of(side, now) for side in self._sides)), self._usual(now)
+            asyncio.gather(*(self._of(side, side.recordings.read(now), "network") for side in self._sides)),
+            self._usual(now),
         )
         some = any(found for found, _ in answers)
         for found, said in answers:
@@ -297,28 +302,24 @@ class MetricsTelemetry:
         }
         return {name: one for name, one in rooms.items() if one}, ""
 
-    async def _network_of(
-        self, side: _Side, now: float
-    ) -> tuple[dict[tuple[str, str, str, str], tuple[float, float]], list[str]]:
+    async def _of(
+        self, side: _Side, reading: Awaitable[tuple[dict[K, V], list[str]]], what: str
+    ) -> tuple[dict[K, V], list[str]]:
+        """What one backend says within the deadline: values and problems."""
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await side.recordings.read(now)
+                return await reading
         except TimeoutError:
-            return {}, [f"network: {side.backend.url} did not answer within {self._deadline_s:g} s"]
+            return {}, [f"{what}: {side.backend.url} did not answer within {self._deadline_s:g} s"]
 
     async def _usual(self, now: float) -> tuple[dict[tuple[str, str], float], list[str]]:
         """What round trips are usual, of all backends; the largest of those that know a pair."""
-
-        async def of(side: _Side) -> tuple[dict[tuple[str, str], float], list[str]]:
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    return await side.recordings.usual(now)
-            except TimeoutError:
-                return {}, [f"usual round trips: {side.backend.url} did not answer within {self._deadline_s:g} s"]
-
+        answers = await asyncio.gather(
+            *(self._of(side, side.recordings.usual(now), "usual round trips") for side in self._sides)
+        )
         usual: dict[tuple[str, str], float] = {}
         problems: list[str] = []
-        for found, said in await asyncio.gather(*(of(side) for side in self._sides)):
+        for found, said in answers:
             problems += said
             for pair, value in found.items():
                 usual[pair] = max(value, usual.get(pair, 0.0))
