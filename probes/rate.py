@@ -120,16 +120,21 @@ class Schedule(Generic[P]):
             now_s: monotonic time, never before that of the last call.
             jitter: factor on the interval to the next probe, about 1.
         """
-        self._prune()
-        self._fill(now_s)
-        if not self._heap or self._heap[0][0] > now_s or self._tokens < 1.0:
+        heap = self._heap
+        if heap and heap[0][2] not in self._present:
+            self._prune()
+        if now_s != self._filled_s:  # once for all that leave together
+            self._fill(now_s)
+        if not heap or heap[0][0] > now_s or self._tokens < 1.0:
             return None
-        self._share(now_s)
-        due_s, _order, path = self._heap[0]
+        if now_s - self._shared_s >= 1.0:  # anew when paths came, went or calmed down, else once a second
+            self._share(now_s)
+        due_s, _order, path = heap[0]
         self._tokens -= 1.0
         step_s = (self._boosted_interval_s if path in self._boosted else self._interval_s) * jitter
         # After a pause the missed probes are not made up for: a burst would measure itself.
-        heapq.heapreplace(self._heap, (max(due_s + step_s, now_s), next(self._order), path))
+        next_s = due_s + step_s
+        heapq.heapreplace(heap, (next_s if next_s > now_s else now_s, next(self._order), path))
         return path
 
     def _prune(self) -> None:
@@ -142,9 +147,7 @@ class Schedule(Generic[P]):
         self._filled_s = now_s
 
     def _share(self, now_s: float) -> None:
-        """Sets the intervals anew when paths came, went or calmed down; at most once a second otherwise."""
-        if now_s - self._shared_s < 1.0:
-            return
+        """Sets the intervals."""
         self._shared_s = now_s
         for path in [path for path, until_s in self._boosted.items() if until_s <= now_s]:
             del self._boosted[path]

@@ -30,8 +30,9 @@ _BATCH = 256
 _TICK_S = 0.01
 """Probes due within it leave together: fewer wake-ups, and the stamps are the kernel's anyway."""
 _JITTER = 0.1
-_ROUNDS = 64
-"""One datagram per socket and round; after so many the loop gets its turn."""
+_IN_A_ROW = 16
+_ROUNDS = 4
+"""So many datagrams per socket and round; after so many rounds the loop gets its turn."""
 _OWN_QUEUE_FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -202,65 +203,66 @@ class Sender:
     def _tick(self) -> None:
         self._timer = None
         now_s = time.monotonic()
-        used: list[socket.socket] = []
         for _ in range(_BATCH):
-            path = self._schedule.take(now_s, random.uniform(1 - _JITTER, 1 + _JITTER))
+            path = self._schedule.take(now_s, 1 - _JITTER + 2 * _JITTER * random.random())
             if path is None:
                 break
-            sock = self._send(path)
-            if sock is not None:
-                used.append(sock)
-        for sock in used:
-            # Most links stamp while the packet is handed over; fetched now, the stamp wakes nobody.
-            echo = sockets.receive_echo(sock)
-            if echo is not None:
-                self._heard(echo)
+            outcome = self._send(path)
+            if outcome is not None:
+                path.session.stats.count(outcome)
+                path.session.last_error = outcome
         self._arm()
 
-    def _send(self, path: Path) -> socket.socket | None:
+    def _send(self, path: Path) -> str | None:
+        """Sends one probe; returns the outcome of one that never left."""
         session = path.session
         if path.address is None:
-            session.stats.count("resolve_error")
-            return None
+            return "resolve_error"
         if len(session) >= MAX_PENDING:
-            session.stats.count("self_drop")
-            return None
+            return "self_drop"
         flows = self._sockets.get(path.family)
         if flows is None:
             try:
                 flows = self._open_flows(path.family)
             except OSError:
-                session.stats.count("send_error")
-                return None
+                return "send_error"
         seq = session.next_seq
         flow = seq % len(flows)
+        sock = flows[flow]
         key = self.keys.for_ssid(session.ssid) if self.keys else None
         m1_s = time.monotonic()
         t1_ns = time.time_ns()
         t1 = stamp.with_nonce(stamp.ntp_from_ns(t1_ns), random.getrandbits(12))
-        data = stamp.pack_request(stamp.Request(seq, t1, 1, session.ssid), key)
-        outcome = self._hand_over(flows[flow], data, path.address)
-        if outcome is not None:
-            session.stats.count(outcome)
-            session.last_error = outcome
-            return None
-        session.sent(Pending(seq, flow, t1, t1_ns, m1_s))
-        return flows[flow]
-
-    def _hand_over(self, sock: socket.socket, data: bytes, address: sockets.SocketAddress) -> str | None:
-        for attempt in (1, 2):
-            try:
-                sock.sendto(data, address)
-            except OSError as error:
-                if error.errno in _OWN_QUEUE_FULL:
-                    return "self_drop"
-                # With IP_RECVERR the kernel reports an earlier probe's ICMP error at the next call: not this one's.
-                if attempt == 2:
-                    return "send_error"
-                self._drain_echoes(sock)
+        data = stamp.pack_request((seq, t1, 1, session.ssid), key)
+        try:
+            sock.sendto(data, path.address)
+        except OSError as error:
+            outcome = self._hand_over_again(sock, data, path.address, error)
+            if outcome is not None:
+                return outcome
+        probe = Pending(seq, flow, t1, t1_ns, m1_s)
+        session.sent(probe)
+        # Most links stamp while the packet is handed over; fetched now, the stamp wakes nobody and needs no search.
+        echo = sockets.receive_echo(sock)
+        if echo is not None:
+            if echo.stamp_ns is not None and echo.data.endswith(data):
+                self._stamped(probe, echo.stamp_ns)
             else:
-                return None
-        return "send_error"
+                self._heard(echo)
+        return None
+
+    def _hand_over_again(
+        self, sock: socket.socket, data: bytes, address: sockets.SocketAddress, error: OSError
+    ) -> str | None:
+        if error.errno in _OWN_QUEUE_FULL:
+            return "self_drop"
+        # With IP_RECVERR the kernel reports an earlier probe's ICMP error at the next call: not this one's.
+        self._drain_echoes(sock)
+        try:
+            sock.sendto(data, address)
+        except OSError as second:
+            return "self_drop" if second.errno in _OWN_QUEUE_FULL else "send_error"
+        return None
 
     def _sweep(self, due_s: float) -> None:
         if self._loop is None:
@@ -305,10 +307,11 @@ class Sender:
                 sock = self._by_number[number]
                 if events & select.EPOLLERR:  # before the data: a stamp belongs to an answer that may be here too
                     self._drain_echoes(sock)
-                if events & select.EPOLLIN:
-                    received = sockets.receive(sock)
-                    if received is not None:
-                        self._take(sock, received)
+                for _ in range(_IN_A_ROW):
+                    received = sockets.receive(sock, sockets.PROBE_OCTETS)
+                    if received is None:
+                        break
+                    self._take(sock, received)
 
     def _drain_echoes(self, sock: socket.socket) -> None:
         for count in range(_BATCH):
@@ -321,61 +324,58 @@ class Sender:
 
     def _heard(self, echo: sockets.Echo) -> None:
         octets = stamp.PLAIN_OCTETS if self.keys is None else stamp.AUTH_OCTETS
-        if echo.outcome is not None:
-            self._failed(echo.data, echo.outcome)
-        elif echo.stamp_ns is not None and len(echo.data) >= octets:
-            self._stamped(echo.data[-octets:], echo.stamp_ns)  # the payload follows the headers of all layers
-
-    def _request_of(self, data: bytes) -> tuple[Path, Pending] | None:
+        # An error quotes the payload; a stamp comes with the headers of all layers before it.
+        data = echo.data if echo.outcome is not None else echo.data[-octets:]
         ssid = stamp.peek_ssid(data, authenticated=self.keys is not None)
         path = self._paths.get(ssid) if ssid is not None else None
         probe = path.session.pending(int.from_bytes(data[:4], "big")) if path else None
-        return (path, probe) if path and probe else None
+        if path is None or probe is None:
+            return
+        if echo.outcome is not None:
+            path.session.failed(probe.seq, echo.outcome)
+        elif echo.stamp_ns is not None and len(data) == octets:
+            self._stamped(probe, echo.stamp_ns)
 
-    def _stamped(self, data: bytes, stamp_ns: int) -> None:
-        found = self._request_of(data)
+    @staticmethod
+    def _stamped(probe: Pending, stamp_ns: int) -> None:
         # A stamp before the clock was read, or long after, is of another clock setting.
-        if found and 0 <= stamp_ns - found[1].t1_ns < 10**9:
-            found[1].t1_ns = stamp_ns
-
-    def _failed(self, data: bytes, outcome: str) -> None:
-        found = self._request_of(data)
-        if found:
-            found[0].session.failed(found[1].seq, outcome)
+        if 0 <= stamp_ns - probe.t1_ns < 10**9:
+            probe.t1_ns = stamp_ns
+            probe.stamped = True
 
     def _take(self, sock: socket.socket, received: sockets.Received) -> None:
         m4_s = time.monotonic()
-        self._watch_drops(sock, received, m4_s)
-        t4_ns = received.stamp_ns
+        data, address, t4_ns, drops, _ttl, _local = received
+        if drops is not None:
+            self._watch_drops(sock, drops, m4_s)
         self._stampless = t4_ns is None
         if t4_ns is None:
             self.stamps_missing += 1
             t4_ns = time.time_ns()
-        ssid = stamp.peek_ssid(received.data, authenticated=self.keys is not None)
+        ssid = stamp.peek_ssid(data, authenticated=self.keys is not None)
         path = self._paths.get(ssid) if ssid is not None else None
-        if path is None or path.address is None or received.address[:2] != path.address[:2]:
+        if path is None or path.address is None:
+            return
+        if address != path.address and address[:2] != path.address[:2]:
             return
         session = path.session
         key = self.keys.for_ssid(session.ssid) if self.keys else None
-        reply = stamp.parse_reply(received.data, key)
+        reply = stamp.parse_reply(data, key)
         if isinstance(reply, stamp.Rejection):
             if reply is stamp.Rejection.AUTH:
-                session.doubted(int.from_bytes(received.data[48:52], "big"))
+                session.doubted(int.from_bytes(data[48:52], "big"))
             return
         probe = session.pending(reply.sender_seq)
         if probe is None or reply.t1 != probe.t1_wire:
             return  # settled, or made up by someone who never saw the request
-        ptp = stamp.is_ptp(reply.error_estimate)
-        turnaround_ns = stamp.difference_ns(reply.t3, reply.t2, ptp=ptp)
-        t2_ns = stamp.to_ns(reply.t2, ptp=ptp)
-        answer = Answer(reply.sender_seq, reply.seq, t2_ns, turnaround_ns, t4_ns, m4_s)
-        self.clock_steps += session.answered(answer)
+        if not probe.stamped:  # the link stamps late: its stamp may be here by now
+            self._drain_echoes(sock)
+        turnaround_ns, t2_s = stamp.reflector_times(reply)
+        self.clock_steps += session.answered(probe, Answer(reply.seq, t2_s, turnaround_ns, t4_ns, m4_s))
 
-    def _watch_drops(self, sock: socket.socket, received: sockets.Received, now_s: float) -> None:
-        if received.drops is None:
-            return
-        new = (received.drops - self._socket_drops.get(sock.fileno(), 0)) & 0xFFFFFFFF
+    def _watch_drops(self, sock: socket.socket, drops: int, now_s: float) -> None:
+        new = (drops - self._socket_drops.get(sock.fileno(), 0)) & 0xFFFFFFFF
         if new:
-            self._socket_drops[sock.fileno()] = received.drops
+            self._socket_drops[sock.fileno()] = drops
             self.drops += new
             self._own_drop_s = now_s

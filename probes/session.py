@@ -15,7 +15,7 @@ from probes.stats import PeerStats
 
 MAX_PENDING = 4096
 """Probes under way on one path: 400 s at 10/s; beyond it a probe settles as self_drop instead of being sent."""
-_RESTART_NS = 50_000_000
+_RESTART_S = 0.05
 """A reflector's sequence number that went back although its clock went on by this much: it restarted."""
 _MAX_CARRY = 4
 """Replies missing without a lost probe (a lost duplicate) that are remembered against the next block of losses."""
@@ -29,14 +29,14 @@ class Pending:
         seq: sequence number of the path, without gaps.
         flow: index of the socket it left by.
         t1_wire: stamp in the packet; the reply must echo it.
-        t1_ns: Unix time of sending, the kernel's once it is known.
+        t1_ns: Unix time of sending, the kernel's once it is known (`stamped`).
         m1_s: monotonic time just before sending.
         outcome: None while nothing is known; `ok`, `late` or an error once it has settled.
         doubted: whether an answer to it came that failed its HMAC.
         reflector_seq: the reflector's number of its answer in this epoch, -1 before it.
     """
 
-    __slots__ = ("doubted", "flow", "m1_s", "outcome", "reflector_seq", "seq", "t1_ns", "t1_wire")
+    __slots__ = ("doubted", "flow", "m1_s", "outcome", "reflector_seq", "seq", "stamped", "t1_ns", "t1_wire")
 
     def __init__(self, seq: int, flow: int, t1_wire: int, t1_ns: int, m1_s: float) -> None:
         self.seq = seq
@@ -46,6 +46,7 @@ class Pending:
         self.m1_s = m1_s
         self.outcome: str | None = None
         self.doubted = False
+        self.stamped = False
         self.reflector_seq = -1
 
 
@@ -53,16 +54,15 @@ class Answer(NamedTuple):
     """What a reply says, with differences already taken on one clock each.
 
     Attributes:
-        seq, reflector_seq: the sender's and the reflector's sequence number.
-        t2_ns: reflector's receive time since an arbitrary origin of that reflector.
+        reflector_seq: the reflector's sequence number.
+        t2_s: reflector's receive time since an arbitrary origin of that reflector, in seconds.
         turnaround_ns: T3 - T2.
         t4_ns: Unix time of reception (kernel, where known).
         m4_s: monotonic time at which the reply was read.
     """
 
-    seq: int
     reflector_seq: int
-    t2_ns: int
+    t2_s: float
     turnaround_ns: int
     t4_ns: int
     m4_s: float
@@ -75,58 +75,81 @@ class Direction:
     the difference was lost on the way back. Whatever else is missing never arrived (design 2.2).
     """
 
-    __slots__ = ("_ahead", "_assigned", "_base", "_closed_top", "_extra", "_heap", "_passed", "_top", "_top_t2_ns")
+    __slots__ = (
+        "_ahead", "_assigned", "_base", "_closed_top", "_extra", "_heap", "_passed", "_run_top", "_top", "_top_t2_s",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self._restart(0, 0)
+        self._restart(0, 0.0)
         self._base: int | None = None
 
-    def _restart(self, reflector_seq: int, t2_ns: int) -> None:
+    def _restart(self, reflector_seq: int, t2_s: float) -> None:
         self._base = reflector_seq  # an epoch begins with its first answer
         self._top = reflector_seq
-        self._top_t2_ns = t2_ns
+        self._top_t2_s = t2_s
         self._closed_top = reflector_seq
-        self._ahead: set[int] = set()
+        self._run_top = reflector_seq  # all numbers from the closed ones up to it came back
+        self._ahead: set[int] = set()  # what came back beyond a hole, in the heap too
         self._heap: list[int] = []
         self._passed = 1
         self._extra = 0
         self._assigned = 0
 
-    def see(self, reflector_seq: int, t2_ns: int, *, extra: bool) -> tuple[bool, bool]:
+    def see(self, reflector_seq: int, t2_s: float, extra: bool) -> tuple[bool, bool]:
         """Takes a reply's sequence number.
 
         Args:
             reflector_seq: the reflector's number.
-            t2_ns: when the reflector received the request, on its clock.
+            t2_s: when the reflector received the request, on its clock.
             extra: whether the same probe has been answered before.
 
         Returns:
             (reordered, new epoch).
         """
-        if self._base is None or (reflector_seq <= self._top and t2_ns > self._top_t2_ns + _RESTART_NS):
-            self._restart(reflector_seq, t2_ns)
+        top = self._top
+        if self._base is None or (reflector_seq <= top and t2_s > self._top_t2_s + _RESTART_S):
+            self._restart(reflector_seq, t2_s)
             return False, True
-        if reflector_seq < self._base or reflector_seq in self._ahead:
+        if reflector_seq == top + 1 == self._run_top + 1:  # in order and without a hole: what nearly always happens
+            self._top = self._run_top = reflector_seq
+            self._top_t2_s = t2_s
+            self._extra += extra
             return False, False
-        reordered = reflector_seq < self._top
-        if reflector_seq > self._top:
-            self._top, self._top_t2_ns = reflector_seq, t2_ns
+        if (
+            reflector_seq < self._base
+            or reflector_seq in self._ahead
+            or self._closed_top < reflector_seq <= self._run_top
+        ):
+            return False, False
+        if reflector_seq > top:
+            self._top, self._top_t2_s = reflector_seq, t2_s
         if reflector_seq > self._closed_top:
             self._ahead.add(reflector_seq)
             heapq.heappush(self._heap, reflector_seq)
+            self._lengthen()
         else:
             self._passed += 1
         self._extra += extra
-        return reordered, False
+        return reflector_seq < top, False
+
+    def _lengthen(self) -> None:
+        while self._heap and self._heap[0] == self._run_top + 1:
+            self._run_top = heapq.heappop(self._heap)
+            self._ahead.discard(self._run_top)
 
     def close(self, reflector_seq: int) -> None:
         """Says that the probe answered under this number, and all sent before it, are past their timeout."""
         if self._base is None or reflector_seq <= self._closed_top:
             return
+        self._passed += max(0, min(self._run_top, reflector_seq) - self._closed_top)
         self._closed_top = reflector_seq
+        if reflector_seq <= self._run_top:
+            return
+        self._run_top = reflector_seq
         while self._heap and self._heap[0] <= reflector_seq:
             self._ahead.discard(heapq.heappop(self._heap))
             self._passed += 1
+        self._lengthen()
 
     def split(self, lost: int, given_up: int = 0) -> int:
         """Gives a block of losses its directions.
@@ -190,8 +213,9 @@ class PathSession:
     def pending(self, seq: int) -> Pending | None:
         """Returns the unsettled or recently answered probe of a number."""
         # Numbers have no gaps, so the place follows from the number; a table beside it would be cold memory per probe.
-        place = (seq - self._open[0].seq) & 0xFFFFFFFF if self._open else 0
-        return self._open[place] if place < len(self._open) else None
+        held = self._open
+        place = (seq - held[0].seq) & 0xFFFFFFFF if held else 0
+        return held[place] if place < len(held) else None
 
     def sent(self, probe: Pending) -> None:
         """Takes a probe that was handed to the kernel."""
@@ -199,50 +223,46 @@ class PathSession:
         self._open.append(probe)
         self.stats.last_sent_s = probe.t1_ns / 1e9
 
-    def answered(self, answer: Answer) -> bool:
+    def answered(self, probe: Pending, answer: Answer) -> bool:
         """Takes a reply that passed all checks of authenticity.
+
+        Args:
+            probe: what it answers, from `pending`; one settled long ago is not there any more, and stays lost.
+            answer: what the reply says.
 
         Returns:
             Whether the wall clock had stepped while the probe was under way (the monotonic one was used then).
         """
-        probe = self.pending(answer.seq)
-        if probe is None:
-            return False  # settled long ago; it was counted as lost, and counters don't go back
         again = probe.outcome in ("ok", "late")
-        reordered, new_epoch = self.direction.see(answer.reflector_seq, answer.t2_ns, extra=again)
+        reordered, new_epoch = self.direction.see(answer.reflector_seq, answer.t2_s, again)
         if new_epoch:
-            self._epoch_seq = answer.seq  # the reflector's count says nothing about what was sent before
+            self._epoch_seq = probe.seq  # the reflector's count says nothing about what was sent before
             for held in self._open:
                 held.reflector_seq = -1
             self._given_up = 0
-        if probe.outcome is not None and not again:
-            return False
-        if again:
-            self.stats.duplicates += 1
+        if probe.outcome is not None:
+            self.stats.duplicates += again
             return False
         self.stats.reordered += reordered
         self.last_reply_m_s = answer.m4_s
         probe.reflector_seq = answer.reflector_seq
-        outer_ns, stepped = self._outer_ns(probe, answer)
-        rtt_s = max(0, outer_ns - max(0, answer.turnaround_ns)) / 1e9
-        if outer_ns / 1e9 > self._timeout_s:
+        # The monotonic bracket is wider than the truth (it has this process's delays in it), never narrower.
+        bracket_ns = int((answer.m4_s - probe.m1_s) * 1e9)
+        outer_ns = answer.t4_ns - probe.t1_ns
+        stepped = not 0 <= outer_ns <= bracket_ns + CLOCK_TOLERANCE_NS
+        if stepped:
+            outer_ns = bracket_ns
+        if outer_ns > self._timeout_s * 1e9:
             probe.outcome = "late"
             self.stats.count("late")
             return stepped
         probe.outcome = "ok"
-        self.stats.observe(rtt_s, self.last_rtt_s, now_s=answer.m4_s, unix_s=answer.t4_ns / 1e9)
+        inner_ns = outer_ns - answer.turnaround_ns if answer.turnaround_ns > 0 else outer_ns
+        rtt_s = inner_ns / 1e9 if inner_ns > 0 else 0.0
+        self.stats.observe(rtt_s, self.last_rtt_s, answer.m4_s, answer.t4_ns / 1e9)
         self.stats.flow_loss.add(answer.m4_s, probe.flow, lost=False)
         self.last_rtt_s = rtt_s
         return stepped
-
-    @staticmethod
-    def _outer_ns(probe: Pending, answer: Answer) -> tuple[int, bool]:
-        # The monotonic bracket is wider than the truth (it has this process's delays in it), never narrower.
-        bracket_ns = int((answer.m4_s - probe.m1_s) * 1e9)
-        outer_ns = answer.t4_ns - probe.t1_ns
-        if 0 <= outer_ns <= bracket_ns + CLOCK_TOLERANCE_NS:
-            return outer_ns, False
-        return bracket_ns, True
 
     def failed(self, seq: int, outcome: str) -> None:
         """Settles a probe by an error that names it (an ICMP message, a bad HMAC)."""
@@ -268,6 +288,9 @@ class PathSession:
             own_drop_s: monotonic time of the last packet that the own socket had to drop (-inf if none).
         """
         limit = now_s - self._timeout_s
+        self._let_go(limit)
+        if not self.has_older(limit):
+            return
         anchor = self._last_closed_answer(limit)
         lost: list[Pending] = []
         while self._open and self._open[0].m1_s <= limit:
@@ -289,6 +312,14 @@ class PathSession:
                 else:
                     lost.append(probe)
         self._settle(lost)
+
+    def _let_go(self, limit: float) -> None:
+        """Takes leave of the oldest probes as long as their outcome is known; mostly that is all of them."""
+        top = -1
+        while self._open and self._open[0].outcome is not None and self._open[0].m1_s <= limit:
+            top = max(top, self._open.popleft().reflector_seq)
+        if top >= 0:
+            self.direction.close(top)
 
     def _last_closed_answer(self, limit: float) -> int:
         # Sequence number of the newest answered probe that is past its timeout, so that nothing before it is in flight.

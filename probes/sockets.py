@@ -32,7 +32,9 @@ _ORIGIN_ICMP = (2, 3)
 _ORIGIN_TIMESTAMPING = 4
 _RECEIVE_BUFFER_OCTETS = 4 << 20
 _DATAGRAM_OCTETS = 2048
-_CONTROL_OCTETS = 512
+PROBE_OCTETS = 400
+"""A probe or its answer (at most 112 octets) with all headers: small buffers come from a pool, large ones don't."""
+_CONTROL_OCTETS = 400
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
 _TIMESPEC = struct.Struct("=qq")
 _SECOND_NS = 10**9
@@ -154,12 +156,14 @@ def parse_stamp(data: bytes) -> int | None:
     return (seconds * _SECOND_NS + nanoseconds) or None
 
 
-def receive(sock: socket.socket) -> Received | None:
-    """Reads one datagram; None when there is none, or at an error that the error queue has too."""
+def receive(sock: socket.socket, octets: int = _DATAGRAM_OCTETS) -> Received | None:
+    """Reads one datagram, at most so many octets of it; None when there is none, or at an error that is queued too."""
     try:
-        data, ancillary, _flags, address = sock.recvmsg(_DATAGRAM_OCTETS, _CONTROL_OCTETS)
+        data, ancillary, _flags, address = sock.recvmsg(octets, _CONTROL_OCTETS)
     except OSError:
         return None
+    if len(ancillary) == 1 and ancillary[0][1] == SO_TIMESTAMPING:  # what a sender's socket has to say, nearly always
+        return Received(data, address, parse_stamp(ancillary[0][2]), None, None, None)
     stamp_ns = drops = ttl = local = None
     for level, kind, value in ancillary:
         if level == socket.SOL_SOCKET:
@@ -183,7 +187,7 @@ _LITTLE = struct.pack("=H", 1) == b"\x01\x00"
 def receive_echo(sock: socket.socket) -> Echo | None:
     """Reads one entry of the error queue, None when it is empty."""
     try:
-        data, ancillary, _flags, _address = sock.recvmsg(_DATAGRAM_OCTETS, _CONTROL_OCTETS, MSG_ERRQUEUE)
+        data, ancillary, _flags, _address = sock.recvmsg(PROBE_OCTETS, _CONTROL_OCTETS, MSG_ERRQUEUE)
     except OSError:
         return None
     stamp_ns = None

@@ -24,7 +24,7 @@ _NONCE_BITS = 12
 
 _PLAIN_REQUEST = struct.Struct("!IQHH28x")
 _AUTH_REQUEST = struct.Struct("!I12xQHH68x")
-_PLAIN_REPLY = struct.Struct("!IQHHQIQHHB3x")
+_PLAIN_REPLY = struct.Struct("!IQHHQIQH2xB3x")
 _AUTH_REPLY = struct.Struct("!I12xQHH4xQ8xI12xQH6xB15x")
 _TLV = struct.Struct("!BBH")
 
@@ -100,11 +100,6 @@ def error_estimate(*, synced: bool = False, ptp: bool = False, scale: int = 0, m
     return (_SYNCED * synced) | (_PTP * ptp) | ((scale & 0x3F) << 8) | max(1, multiplier & 0xFF)
 
 
-def is_ptp(estimate: int) -> bool:
-    """Returns whether an Error Estimate's Z bit says that its stamps are truncated PTPv2."""
-    return bool(estimate & _PTP)
-
-
 def ntp_from_ns(unix_ns: int) -> int:
     """Returns the 64-bit NTP stamp of a Unix time in ns; its seconds wrap in 2036, so only subtract modulo 2^64."""
     # Rounded up, so that the way back (rounded to the nearest) gives the same nanosecond.
@@ -136,13 +131,25 @@ def difference_ns(later: int, earlier: int, *, ptp: bool = False) -> int:
     return (units * _SECOND_NS + (1 << 31)) >> 32
 
 
-def to_ns(value: int, *, ptp: bool = False) -> int:
-    """Returns a stamp as ns since its own epoch, to compare stamps of one clock; wraps with the seconds."""
-    return (value >> 32) * _SECOND_NS + (value & 0xFFFFFFFF) if ptp else value * _SECOND_NS >> 32
+def to_s(value: int, *, ptp: bool = False) -> float:
+    """Returns a stamp as seconds since its own epoch, good to a microsecond; wraps with the seconds."""
+    return (value >> 32) + (value & 0xFFFFFFFF) / 1e9 if ptp else value / 4294967296.0
 
 
-def pack_request(request: Request, key: bytes | None = None) -> bytes:
-    """Returns the session-sender's packet: 44 octets, or 112 with a key."""
+def reflector_times(reply: Reply) -> tuple[int, float]:
+    """Returns (T3 - T2 in ns, T2 in seconds since its own epoch, good to a microsecond).
+
+    The Error Estimate's Z bit says whether the reflector's stamps are NTP or truncated PTPv2.
+    """
+    ptp = bool(reply.error_estimate & _PTP)
+    units = reply.t3 - reply.t2
+    if ptp or not 0 <= units < 1 << 63:
+        return difference_ns(reply.t3, reply.t2, ptp=ptp), to_s(reply.t2, ptp=ptp)
+    return (units * _SECOND_NS + (1 << 31)) >> 32, reply.t2 / 4294967296.0
+
+
+def pack_request(request: tuple[int, int, int, int], key: bytes | None = None) -> bytes:
+    """Returns the session-sender's packet of the fields of a `Request`: 44 octets, or 112 with a key."""
     if key is None:
         return _PLAIN_REQUEST.pack(*request)
     signed = _AUTH_REQUEST.pack(*request)
@@ -177,8 +184,7 @@ def parse_reply(data: bytes, key: bytes | None = None) -> Reply | Rejection:
     if key is None:
         if len(data) < PLAIN_OCTETS:
             return Rejection.SHORT
-        seq, t3, estimate, ssid, t2, sender_seq, t1, sender_estimate, _mbz, ttl = _PLAIN_REPLY.unpack_from(data)
-        return Reply(seq, t3, estimate, ssid, t2, sender_seq, t1, sender_estimate, ttl)
+        return Reply._make(_PLAIN_REPLY.unpack_from(data))
     if len(data) < AUTH_OCTETS:
         return Rejection.SHORT
     if not verify(key, data[:_SIGNED], data[_SIGNED:AUTH_OCTETS]):
@@ -201,7 +207,7 @@ def pack_reply(request_data: bytes, reply: Reply, key: bytes | None = None) -> b
         key: the session's key in authenticated mode.
     """
     if key is None:
-        head = _PLAIN_REPLY.pack(*reply[:8], 0, reply.ttl)
+        head = _PLAIN_REPLY.pack(*reply)
         return head + reflect_tlvs(request_data[:4], request_data[PLAIN_OCTETS:], head[:4], None)
     signed = _AUTH_REPLY.pack(*reply)
     tail = reflect_tlvs(request_data[:4], request_data[AUTH_OCTETS:], signed[:4], key)

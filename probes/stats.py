@@ -37,19 +37,23 @@ def native_index(value_s: float) -> int:
 class RollingMin:
     """Smallest value of the last 60 s, in six slots of 10 s: constant memory, however fast the probes are."""
 
-    __slots__ = ("_slots",)
+    __slots__ = ("_end_s", "_least", "_slots")
 
     def __init__(self) -> None:
         self._slots: list[tuple[int, float]] = []
+        self._least = 0.0
+        self._end_s = float("-inf")
 
     def add(self, now_s: float, value: float) -> None:
-        """Takes a value at a monotonic time in seconds."""
-        slot = int(now_s / (WINDOW_S / _SLOTS))
-        if self._slots and self._slots[-1][0] == slot:
-            if value < self._slots[-1][1]:
-                self._slots[-1] = (slot, value)
-        else:
+        """Takes a value at a monotonic time in seconds that never goes back."""
+        if now_s >= self._end_s:
+            slot = int(now_s / (WINDOW_S / _SLOTS))
             self._slots = [*self._slots[-_SLOTS:], (slot, value)]
+            self._end_s = (slot + 1) * (WINDOW_S / _SLOTS)
+            self._least = value
+        elif value < self._least:
+            self._slots[-1] = (self._slots[-1][0], value)
+            self._least = value
 
     def get(self, now_s: float) -> float | None:
         """Returns the smallest value of the last 60 s, None where there is none."""
@@ -130,7 +134,7 @@ class PeerStats:
         """Counts one settled probe."""
         self.outcomes[OUTCOME_INDEX[outcome]] += 1
 
-    def observe(self, rtt_s: float, previous_s: float | None, *, now_s: float, unix_s: float) -> None:
+    def observe(self, rtt_s: float, previous_s: float | None, now_s: float, unix_s: float) -> None:
         """Takes the round-trip time of an answered probe.
 
         Args:

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 from probes import reflector, sender, sockets
-from probes.session import CLOCK_TOLERANCE_NS, Answer, PathSession
+from probes.session import CLOCK_TOLERANCE_NS, Answer, PathSession, Pending
 from probes.stats import PeerStats
 from tests.benchmarks.figures import line
 
@@ -54,14 +54,13 @@ class Watching(PathSession):
     bad = 0
     seen = 0
 
-    def answered(self, answer: Answer) -> bool:
+    def answered(self, probe: Pending, answer: Answer) -> bool:
         """Takes a reply and judges the sample it made."""
-        pending = self.pending(answer.seq)
         before = self.stats.rtt_count
-        stepped = super().answered(answer)
-        if pending is not None and self.stats.rtt_count != before and self.last_rtt_s is not None:
+        stepped = super().answered(probe, answer)
+        if self.stats.rtt_count != before and self.last_rtt_s is not None:
             self.seen += 1
-            bracket_s = answer.m4_s - pending.m1_s
+            bracket_s = answer.m4_s - probe.m1_s
             self.bad += not 0 <= self.last_rtt_s <= bracket_s + CLOCK_TOLERANCE_NS / 1e9
         return stepped
 

@@ -17,7 +17,7 @@ from probes import sockets, tcp
 from probes.reflector import Limits, Reflector
 from probes.sender import Path as ProbePath
 from probes.sender import Sender, SenderSettings
-from probes.session import Answer, PathSession
+from probes.session import Answer, PathSession, Pending
 from probes.stats import OUTCOME_INDEX, PeerStats
 from rebalancer.core.network.latency import wilson
 from tests.benchmarks.truth_relay import PORT
@@ -64,12 +64,12 @@ class Recording(PathSession):
 
     samples: list[tuple[int, int, int, int]]
 
-    def answered(self, answer: Answer) -> bool:
+    def answered(self, probe: Pending, answer: Answer) -> bool:
         """Takes a reply and keeps what was measured."""
         before = self.stats.rtt_count
-        stepped = super().answered(answer)
+        stepped = super().answered(probe, answer)
         if self.stats.rtt_count != before and self.last_rtt_s is not None:
-            self.samples.append((self.ssid, answer.seq, round(self.last_rtt_s * 1e9), max(0, answer.turnaround_ns)))
+            self.samples.append((self.ssid, probe.seq, round(self.last_rtt_s * 1e9), max(0, answer.turnaround_ns)))
         return stepped
 
 

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.session import Answer, PathSession, Pending
+from probes.session import Answer, Direction, PathSession, Pending
 from probes.stats import OUTCOME_INDEX, PeerStats
 
 NEVER = float("-inf")
+
+
+def answer(session: PathSession, seq: int, reply: Answer) -> bool:
+    probe = session.pending(seq)
+    return probe is not None and session.answered(probe, reply)
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Wire:
             now = tick * 0.1
             while cursor < len(replies) and replies[cursor][0] <= now:
                 at, seq, number, t2 = replies[cursor]
-                session.answered(Answer(seq, number, int(t2 * 1e9), 0, int(at * 1e9), at))
+                answer(session, seq, Answer(number, t2, 0, int(at * 1e9), at))
                 cursor += 1
             if tick < count:
                 session.sent(Pending(tick, tick % 13, tick, int(now * 1e9), now))
@@ -141,21 +146,21 @@ def one_probe(t1_ns: int = 10**18, m1_s: float = 100.0) -> tuple[PathSession, Pe
 @pytest.mark.parametrize("step_s", [3600, -3600, 0.5, -0.5])
 def test_a_clock_step_never_makes_a_bad_sample(step_s: float) -> None:
     session, stats = one_probe()
-    stepped = session.answered(Answer(0, 0, 0, 0, 10**18 + int((step_s + 0.02) * 1e9), 100.0201))
+    stepped = answer(session, 0, Answer(0, 0.0, 0, 10**18 + int((step_s + 0.02) * 1e9), 100.0201))
     assert stepped
     assert stats.rtt_sum_s == pytest.approx(0.0201)
 
 
 def test_the_reflector_s_turnaround_is_no_part_of_the_round_trip() -> None:
     session, stats = one_probe()
-    session.answered(Answer(0, 0, 0, 15_000_000, 10**18 + 20_000_000, 100.0203))
+    answer(session, 0, Answer(0, 0.0, 15_000_000, 10**18 + 20_000_000, 100.0203))
     assert stats.rtt_sum_s == pytest.approx(0.005)
 
 
 def test_an_answer_after_the_timeout_is_late_and_no_round_trip_time() -> None:
     session, stats = one_probe()
     session.expire(102.5, NEVER)
-    session.answered(Answer(0, 0, 0, 0, 10**18 + 2_600_000_000, 102.6))
+    answer(session, 0, Answer(0, 0.0, 0, 10**18 + 2_600_000_000, 102.6))
     session.expire(110.0, NEVER)
     assert (outcome(stats, "late"), stats.rtt_count, sum(stats.outcomes)) == (1, 0, 1)
 
@@ -188,8 +193,24 @@ def test_a_restarted_reflector_opens_a_new_epoch() -> None:
         session.sent(Pending(seq, 0, 0, int(now * 1e9), now))
         number = seq if seq < 100 else seq - 110
         if not 100 <= seq < 110:
-            session.answered(Answer(seq, number, int(now * 1e9), 0, int((now + 0.001) * 1e9), now + 0.001))
+            answer(session, seq, Answer(number, now, 0, int((now + 0.001) * 1e9), now + 0.001))
         session.expire(now, NEVER)
     session.expire(100.0, NEVER)
     assert outcome(stats, "lost_unknown") == 10
     assert outcome(stats, "lost_backward") == outcome(stats, "lost_forward") == 0
+
+
+@given(st.permutations(range(1, 30)), st.sets(st.integers(1, 29)), st.sets(st.integers(1, 29)))
+def test_whatever_the_order_each_hole_below_the_closed_answers_counts_once(
+    order: list[int], lost: set[int], closing: set[int]
+) -> None:
+    direction = Direction()
+    direction.see(0, 0.0, False)
+    back = [number for number in order if number not in lost]
+    closed = 0
+    for number in back:
+        direction.see(number, 0.0, False)
+        if number in closing:
+            direction.close(number)
+            closed = max(closed, number)
+    assert direction.split(1000) == sum(number not in back for number in range(1, closed + 1))
