@@ -1,4 +1,4 @@
-"""The ten alerts, per component; each says what it means and what to do."""
+"""The twelve alerts, per component; each says what it means and what to do."""
 
 from __future__ import annotations
 
@@ -60,6 +60,38 @@ def probe_alerts() -> tuple[Alert, ...]:
             description=(
                 "Prometheus gets no answer from {{ $labels.instance }}. Its cluster's links are unknown to the"
                 " rebalancer meanwhile, not bad: nothing is moved because of it."
+            ),
+        ),
+    )
+
+
+def agent_alerts() -> tuple[Alert, ...]:
+    """Returns the alerts on what a probe agent says of itself."""
+    return (
+        Alert(
+            name="RebalancerProbeSick",
+            expr=f"{_m('probe_sick')} == 1",
+            hold="5m",
+            severity="warning",
+            component="probe",
+            summary="A probe agent distrusts itself.",
+            description=(
+                "{{ $labels.instance }} in {{ $labels.src_cluster }} finds its own loopback, loop or socket at fault,"
+                " so its paths count as unknown. Look at /debug/peers there: mostly its node lacks CPU or its own queues"
+                " are full."
+            ),
+        ),
+        Alert(
+            name="RebalancerProbeNotReached",
+            expr=f"{_m('probe_reached')} == 0",
+            hold="10m",
+            severity="warning",
+            component="probe",
+            summary="Probes of the other clusters do not arrive at an agent.",
+            description=(
+                "Peers answer {{ $labels.instance }}, but none of their probes arrives at it: the address of"
+                " `advertise`, or of the target lists of the others, leads elsewhere, or a firewall is closed inwards."
+                " `rebalancer-probe --print-firewall` prints what has to be open."
             ),
         ),
     )
@@ -169,7 +201,7 @@ def move_alerts() -> tuple[Alert, ...]:
 def alert_groups() -> tuple[Group, ...]:
     """Returns all alerts in groups that can be kept or dropped one by one."""
     return (
-        Group("rebalancer-probe-alerts", "", probe_alerts()),
+        Group("rebalancer-probe-alerts", "", (*probe_alerts(), *agent_alerts())),
         Group("rebalancer-view-alerts", "", view_alerts()),
         Group("rebalancer-move-alerts", "", move_alerts()),
     )

@@ -1,4 +1,4 @@
-"""Commands that look at real clusters and metrics: check, plan, explain, run, rollout."""
+"""Commands that look at real clusters and metrics: check, plan, explain, network, run, rollout."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
             return asyncio.run(_rollout(live, arguments.verb, arguments.name, full=arguments.full))
         case "explain":
             return asyncio.run(_explain(live, arguments.workload))
+        case "network":
+            return asyncio.run(_network(live, arguments.cluster, arguments.output))
         case _:
             return asyncio.run(_plan(live, arguments.output))
 
@@ -93,6 +95,27 @@ async def _explain(live: Live, workload: str) -> int:
         raise RebalancerError(f"{workload}: no policy selects such a workload; known: {known}") from None
     print("\n".join(lines))
     return 0
+
+
+async def _network(live: Live, cluster: str | None, output: str) -> int:
+    from rebalancer.report import network
+
+    world = await _open(live)
+    try:
+        known = ", ".join(sorted(world.config.clusters))
+        if cluster is not None and cluster not in world.config.clusters:
+            raise RebalancerError(f"{cluster}: no such cluster; known: {known}")
+        now = world.clock.now()
+        found, (carried, unread) = await asyncio.gather(world.telemetry.network(now), world.telemetry.throughput(now))
+    finally:
+        await world.close()
+    errors = (*found.errors, *unread)
+    if output == "json":
+        print(network.as_json(found.map, carried, errors, cluster))
+    else:
+        console = Console(soft_wrap=not sys.stdout.isatty())
+        console.print(network.render(found.map, carried, errors, cluster))
+    return 0 if any(cell.state != "unknown" for cell in found.map.cells.values()) else 3
 
 
 async def _check(live: Live) -> int:

@@ -36,6 +36,10 @@ def test_a_lossy_link(stage: tuple[Fleet, Mesh], tmp_path: Path) -> None:
         # A global load balancer sees slow requests on that way too, and prefers another where there is one.
         fleet.users.avoid(**{"asia-southeast1|eu-1": 600.0})
         wait_for(lambda: controller.metric(LOSSY) == 1.0, "the link to be lossy", 120, owner=controller.process)
+        shown = controller.cli("network", "eu-1")
+        assert shown.returncode == 0, shown.stderr
+        row = next(line for line in shown.stdout.splitlines() if "eu-1" in line and "ap-1" in line)
+        assert "lossy" in row, shown.stdout
         # What crosses the link moves off it, because 20 % loss costs more than the longer way; what does not, stays.
         wait_for(lambda: replicas(fleet, "crossing")["eu-1"] == 0, "the crossing service to move", 120, poll_s=0.5)
         assert replicas(fleet, "staying") == {"eu-1": 3, "us-1": 0, "ap-1": 0}

@@ -1,4 +1,4 @@
-"""A plan as table, JSON and explanation, against golden files; pages escape what others wrote.
+"""A plan and the network as people and programs read them, against golden files; pages escape what others wrote.
 
 After a wanted change: `UPDATE_GOLDEN=1 pytest tests/unit/test_report.py`, and look at the difference.
 """
@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from rebalancer.core.model import Action, Plan, Refusal, SetReplicas, View, WorkloadPlan
+from rebalancer.core.network import Cell, Gap, LatencyMap, Throughput, measured_cell
 from rebalancer.core.planning import PlanMemory
 from rebalancer.report import svg
+from rebalancer.report.network import as_json as network_json
+from rebalancer.report.network import render as render_network
 from rebalancer.report.page import cards, page, table
 from rebalancer.report.plan import as_json, clock, exit_code, explain, number, render, summary, to_text
-from tests.unit.core.fleet import NOW, WEB, cluster_state, demand, plan, snapshot
+from tests.unit.core.fleet import NOW, REGIONS, WEB, cluster_state, demand, plan, snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -159,3 +162,33 @@ def test_charts_of_odd_numbers_are_charts(values: list[float]) -> None:
     drawn = svg.lines([0.0, 1.0], {"a": values}, "ms")
     assert "nan" not in drawn
     assert "inf" not in drawn
+
+
+def paths() -> LatencyMap:
+    """One path of each kind."""
+    sure = measured_cell(0.0853, loss=0.002, samples=1200, loss_forward=0.001)
+    back = Gap(3 * 3600.0, 1500.0, 10_800.0, 0.25)
+    return LatencyMap({
+        ("eu-1", "us-1"): sure,
+        ("us-1", "eu-1"): replace(sure, source="reverse"),
+        ("eu-1", "ap-1"): replace(measured_cell(None, loss=1.0), age_s=95.0),
+        ("ap-1", "eu-1"): Cell(rtt_mean_s=0.16, rtt_p50_s=0.159, age_s=4.0, state="udp_blocked", proto="tcp"),
+        ("us-1", "ap-1"): Cell(rtt_mean_s=0.2, rtt_p50_s=0.2, error_s=0.031, source="predicted"),
+        ("ap-1", "us-1"): Cell(age_s=None, gap=back),
+    }, REGIONS)  # fmt: skip
+
+
+CARRIED = {"eu-1": Throughput(125e6, 2.5e6), "us-1": Throughput(math.nan, 1e6)}
+
+
+def test_the_map_of_the_network() -> None:
+    shown = render_network(paths(), CARRIED, ("network: us-1 does not answer",))
+    golden("network.txt", "\n".join(line.rstrip() for line in to_text(shown, 180).splitlines()) + "\n")
+
+
+def test_the_map_as_json_has_null_where_nothing_is_known() -> None:
+    found = json.loads(network_json(paths(), CARRIED, cluster="ap-1"))
+    assert {(p["from"], p["to"]) for p in found["paths"]} == {p for p in paths().cells if "ap-1" in p}
+    unknown = next(p for p in found["paths"] if (p["from"], p["to"]) == ("ap-1", "us-1"))
+    assert (unknown["rtt_p50_s"], unknown["loss"], unknown["gap"]["loss"]) == (None, None, 0.25)
+    assert found["throughput"]["us-1"] == {"in_bytes_s": None, "out_bytes_s": 1e6}

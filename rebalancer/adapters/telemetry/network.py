@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Series
 from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.gaps import Gaps
 from rebalancer.adapters.telemetry.promql import LOOKBACK
 from rebalancer.catalog import PAIR, RECORDED
 from rebalancer.core.network import MapSettings, undirected
@@ -48,6 +49,7 @@ class Recordings:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.gaps = Gaps(backend)
         self._known: dict[Sample, tuple[float, float]] = {}
         self._seeded = False
         self._usual: dict[tuple[str, str], float] = {}
@@ -72,6 +74,7 @@ class Recordings:
             found = (await self._backend.query(times(SAMPLES, back=False), now)).series if values else ()
             at = {_pair(one.labels): float(one.values[0]) for one in found}
             present = self._take(values, at, now)
+            problems += await self.gaps.look({pair[:2]: one for pair, one in at.items() if pair[2] == "udp"}, now)
             if not values:
                 problems.append(await self._why_nothing(now))
         except AnswerError as error:

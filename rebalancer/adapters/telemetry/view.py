@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import check, counters, promql
+from rebalancer.adapters.telemetry import check, counters, promql, throughput
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
 from rebalancer.adapters.telemetry.demand import Ask, Found, Source, asks_of, cpu_selector
 from rebalancer.adapters.telemetry.errors import AnswerError
@@ -20,7 +20,7 @@ from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
 from rebalancer.core.model import Floats, Unknown, View
-from rebalancer.core.network import build_map
+from rebalancer.core.network import Throughput, build_map
 from rebalancer.core.policy import Policy
 from rebalancer.ports import (
     Clock,
@@ -142,8 +142,21 @@ class MetricsTelemetry:
             # Of several backends one may have no probes; of all of them that is worth a word.
             problems += [problem for problem in said if found or not some or "no recordings" not in problem]
         draining = [name for name, cluster in self._clusters.items() if cluster.spec.drain]
-        latency = build_map(samples, self._regions, now, maintenance=draining)
+        gaps = {pair: gap for side in self._sides for pair, gap in side.recordings.gaps.ended(now).items()}
+        latency = build_map(samples, self._regions, now, maintenance=draining, gaps=gaps)
         return NetworkAnswer(latency, (*problems, *unread), usual)
+
+    async def throughput(self, now: float) -> tuple[dict[str, Throughput], tuple[str, ...]]:
+        """Asks what each cluster's nodes carry; returns it with a sentence per backend that could not say."""
+        found: dict[str, Throughput] = {}
+        problems = []
+        for side in self._sides:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    found |= await throughput.read(side.backend, now)
+            except (AnswerError, TimeoutError) as error:
+                problems.append(f"throughput: {side.backend.url}: {str(error) or 'no answer in time'}")
+        return found, tuple(problems)
 
     async def counters(
         self, selection: Selection, clusters: Sequence[str], since_s: float, now: float

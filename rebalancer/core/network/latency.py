@@ -32,6 +32,31 @@ _DOWN: frozenset[CellState] = frozenset(("path_down", "cluster_down", "uplink_do
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """What the counters of a path grew by while its measurements were missing: one sample, as long as the gap.
+
+    Attributes:
+        duration_s: how long nothing was measured.
+        age_s: how long ago it ended.
+        samples: probes settled meanwhile.
+        loss: share of them that was lost, 0 to 1.
+    """
+
+    duration_s: float
+    age_s: float
+    samples: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What a cluster's nodes carry, in bytes per second; NaN where it is not known."""
+
+    in_bytes_s: float
+    out_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """What is known of the way from one cluster to another.
 
@@ -47,6 +72,7 @@ class Cell:
         source: where the values come from.
         error_s: how far the round trip may be off, in s, where it was not measured; None for measured ones.
         proto: udp, or tcp where UDP is blocked.
+        gap: the last gap of a day; it is no part of the values above.
     """
 
     rtt_mean_s: float | None = None
@@ -63,6 +89,7 @@ class Cell:
     source: CellSource = "direct"
     proto: str = "udp"
     error_s: float | None = None
+    gap: Gap | None = None
 
     @property
     def judged(self) -> bool:
@@ -161,6 +188,7 @@ def build_map(
     *,
     settings: MapSettings | None = None,
     maintenance: Collection[str] = (),
+    gaps: Mapping[Pair, Gap] | None = None,
 ) -> LatencyMap:
     """Builds the map from one answer over the recorded series.
 
@@ -170,6 +198,7 @@ def build_map(
         now: Unix time in s; kept for symmetry with the other builders, since ages are given.
         settings: ages and thresholds.
         maintenance: clusters that are marked as draining: nothing is judged about their paths.
+        gaps: the gaps that ended within a day.
 
     Returns:
         A map with a cell for every ordered pair of different clusters.
@@ -191,6 +220,7 @@ def build_map(
         pair: cell if cell.state != "unknown" else _substitute(pair, cell, direct, heritage)
         for pair, cell in direct.items()
     }
+    cells |= {pair: replace(cells[pair], gap=gap) for pair, gap in (gaps or {}).items() if pair in cells}
     return LatencyMap(MappingProxyType(cells), MappingProxyType(dict(clusters)))
 
 

@@ -60,8 +60,8 @@ def test_the_native_variant_needs_no_classic_series_of_the_round_trip_time() -> 
     assert not re.search(r"probe_rtt_seconds_(bucket|sum|count)", generate()["rebalancer-recording-native.yaml"])
 
 
-def test_ten_alerts_with_all_that_a_person_needs() -> None:
-    assert len({alert.name for alert in ALERTS}) == len(ALERTS) == 10
+def test_twelve_alerts_with_all_that_a_person_needs() -> None:
+    assert len({alert.name for alert in ALERTS}) == len(ALERTS) == 12
     for alert in ALERTS:
         assert re.fullmatch(r"Rebalancer[A-Z][A-Za-z]+", alert.name)
         assert "{{" not in alert.summary, "the summary is the same for every series, so that alerts group"
