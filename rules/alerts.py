@@ -77,8 +77,8 @@ def agent_alerts() -> tuple[Alert, ...]:
             summary="A probe agent distrusts itself.",
             description=(
                 "{{ $labels.instance }} in {{ $labels.src_cluster }} finds its own loopback, loop or socket at fault,"
-                " so its paths count as unknown. Look at /debug/peers there: mostly its node lacks CPU or its own queues"
-                " are full."
+                " so its paths count as unknown. Look at /debug/peers there: mostly its node lacks CPU or its own"
+                " queues are full."
             ),
         ),
         Alert(
