@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
-from rebalancer.adapters.telemetry import dialect, errors
+from rebalancer.adapters.telemetry import access, dialect, errors
 from rebalancer.adapters.telemetry.decode import Answer, NotPrometheus, decode_data
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, duration, split
@@ -28,7 +28,7 @@ _PARTLY_S = 30.0
 def transport_of(spec: BackendSpec) -> Transport:
     """Prometheus is asked through prometheus-api-client, Thanos through httpx."""
     kind = PromApi if spec.type == "prometheus" else Httpx
-    return kind(spec.url, spec.bearer_token_file, spec.ca_file)
+    return kind(access.of(spec))
 
 
 class Backend:
@@ -176,7 +176,10 @@ class Backend:
         end = time.monotonic() + self.spec.timeout
         for attempt in range(ATTEMPTS):
             left = max(0.05, end - time.monotonic())
-            more = {"timeout": duration(left), **dialect.params(self.kind, partly=partly)}
+            more = {
+                "timeout": duration(left),
+                **dialect.params(self.kind, partly=partly, replica_labels=self.spec.replica_labels),
+            }
             try:
                 return await send(more, left)  # type: ignore[misc, no-any-return]  # a coroutine of the transport
             except AnswerError as error:
