@@ -100,6 +100,10 @@ class Ring:
         """Says whether slots of one of these clusters are missing because it was out of sight."""
         return any(name in self._holes for name in names)
 
+    def bound(self, slots: int) -> None:
+        """Keeps the chunks of the backfill within a number of slots."""
+        self.chunk = max(1, min(self.chunk, slots))
+
     def cheaper(self) -> bool:
         """Halves the chunk; says whether that was possible."""
         if self.chunk <= MIN_CHUNK:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import check, counters, promql
+from rebalancer.adapters.telemetry import check, counters, cpu, promql
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import Ask, Found, Source, asks_of, cpu_selector
+from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window
 from rebalancer.adapters.telemetry.network import Recordings
@@ -46,6 +46,7 @@ class _Part:
 
     found: dict[tuple[str, str, str, bool], Found] = field(default_factory=dict)
     cpu: dict[tuple[str, str], float] = field(default_factory=dict)
+    censored: dict[tuple[str, str], str] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -110,9 +111,10 @@ class MetricsTelemetry:
         units = {key[0]: rows[key][0] for key in keys}
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
         latest = np.array([rows[key][1] for key in keys], dtype=np.float64)
-        cpu = {key: cores for part in parts for key, cores in part.cpu.items()}
+        used = {key: cores for part in parts for key, cores in part.cpu.items()}
+        hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
-        return DemandAnswer(keys, units, values, latest, views, cpu, tuple(problems))
+        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden)
 
     async def room(self) -> RoomAnswer:
         """See Telemetry. Cordoned nodes don't count."""
@@ -197,7 +199,7 @@ class MetricsTelemetry:
     async def _fill(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float, part: _Part) -> None:
         sources = self._sources(side, asks)
         tasks = (source.fetch(grid, self._spec.rate_window, now, side.complete) for source in sources)
-        found, part.cpu = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
+        found, _ = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
         part.found = {source.ask.id: one for source, one in zip(sources, found, strict=True)}
         usable = [source for source in sources if not part.found[source.ask.id].failed]
         selectors = list(dict.fromkeys(source.selector() for source in usable))
@@ -232,23 +234,17 @@ class MetricsTelemetry:
         side.sources = kept
         return list(kept.values())
 
-    async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> dict[tuple[str, str], float]:
+    async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> None:
+        """Cores by workload, and, where they are the demand, what hides some of it."""
+        window = self._spec.rate_window
         namespaces = {namespace for ask in asks for namespace in ask.namespaces}
-        if not namespaces:
-            return {}
-        backend, used = side.backend, dict[tuple[str, str], float]()
-        query = promql.cpu_rate(cpu_selector(backend, namespaces), backend.by, self._spec.rate_window)
-        try:
-            answer = await backend.query(query, now)
-        except AnswerError as error:
-            part.problems.append(f"CPU: {error}")
-            return {}
-        for series in answer.series:
-            cluster, name = backend.cluster_of(series.labels), series.labels.get(promql.WORKLOAD, "")
-            if cluster and name and np.isfinite(series.values[0]):
-                key = f"{series.labels.get('namespace', '')}/{name}", cluster
-                used[key] = used.get(key, 0.0) + float(series.values[0])
-        return used
+        by_cpu = {namespace for ask in asks if not ask.query for namespace in ask.namespaces}
+        if namespaces:
+            part.cpu, problems = await cpu.used(side.backend, namespaces, window, now)
+            part.problems += problems
+        if by_cpu:
+            part.censored, problems = await cpu.censored(side.backend, by_cpu, window, now)
+            part.problems += problems
 
     def _rows(
         self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View], slots: int
