@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -181,7 +182,7 @@ def figures(url: str, end_s: float) -> bool:
         ("view_quiet_queries", one["quiet_queries"], "queries"), ("view_wall", one["wall_s"], "s"),
         ("view_bytes", full_bytes / 1e6, "MB"), ("view_quiet_bytes", quiet_bytes / 1e6, "MB"),
         ("view_server_cpu", full_server, "s"), ("view_quiet_server_cpu", spent["cpu_s"] - full_server, "s"),
-        ("view_quiet_wall", one["quiet_wall_s"], "s"),
+        ("view_quiet_wall", one["quiet_wall_s"], "s"), ("machine_load", os.getloadavg()[0], "processes"),
     ):  # fmt: skip
         print(f"{name} {value:.3g} {unit} - told", flush=True)
     for name, value, unit in (

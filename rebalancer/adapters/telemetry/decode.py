@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -43,7 +42,7 @@ class _Data(msgspec.Struct, gc=False):
 _outer = msgspec.json.Decoder(_Outer)
 _data = msgspec.json.Decoder(_Data)
 _many = msgspec.json.Decoder(list[_Series])
-_points = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+_numbers = msgspec.json.Decoder(list[float], strict=False)
 
 
 class NotPrometheus(ValueError):
@@ -129,10 +128,14 @@ def on_grid(series: Series, grid: Grid) -> Floats:
     Returns:
         shape (slots,), NaN where there is no sample; samples outside of the grid are left out.
     """
+    times, values = series.times_s, series.values
+    if len(times) == grid.slots and times[0] == grid.start_s and times[-1] == grid.end_s:
+        # A range answer has no other times than the grid's, so that all of them are there; most series are whole.
+        return np.ascontiguousarray(values)
     row = np.full(grid.slots, np.nan)
-    where = np.rint((series.times_s - grid.start_s) / grid.step_s).astype(np.int64)
+    where = np.rint((times - grid.start_s) / grid.step_s).astype(np.int64)
     inside = (where >= 0) & (where < grid.slots)
-    row[where[inside]] = series.values[inside]
+    row[where[inside]] = values[inside]
     return row
 
 
@@ -156,10 +159,14 @@ def _series(raw: msgspec.Raw) -> tuple[tuple[Series, ...], int]:
 
 
 def _array(points: bytes) -> tuple[Floats, Floats]:
+    # Read flat, without a tuple per sample: those cost a tenth of the time, and as much again in garbage collection.
+    text = b"[" + points.translate(None, b"[]") + b"]"
     try:
-        decoded = _points.decode(points)
+        flat = _numbers.decode(text)
     except msgspec.ValidationError:
         # msgspec reads "Inf" but not "+Inf"; only this series' samples are touched, a label le="+Inf" is not in them.
-        decoded = _points.decode(points.replace(b'"+Inf"', b'"Inf"'))
-    flat = np.fromiter(chain.from_iterable(decoded), dtype=np.float64, count=2 * len(decoded)).reshape(-1, 2)
-    return flat[:, 0], flat[:, 1]
+        flat = _numbers.decode(text.replace(b'"+Inf"', b'"Inf"'))
+    if len(flat) != 2 * (points.count(b"[") - 1):
+        raise msgspec.ValidationError("a sample is no pair of time and value")
+    pairs = np.fromiter(flat, dtype=np.float64, count=len(flat)).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]

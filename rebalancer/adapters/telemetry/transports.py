@@ -31,7 +31,7 @@ from rebalancer.adapters.telemetry.decode import Answer
 MAX_BODY = 256 * 2**20
 WORKERS = 4
 """Requests in flight per backend: more make a client that is bound by its CPU slower, not faster."""
-_CHUNK = 2**16
+_CHUNK = 2**18
 _KEEP_ALIVE_S = 120.0
 
 

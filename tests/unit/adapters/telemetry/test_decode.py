@@ -44,6 +44,12 @@ def test_native_histograms_are_counted_and_left_out() -> None:
     assert (answer.histograms, len(answer.series)) == (1, 1)
 
 
+@pytest.mark.parametrize("values", [[[1]], [[1, "2", 3]], [[1, "x"]], [[1, None]], ["1", "2"], [[1, "2"], []]])
+def test_a_sample_that_is_no_pair_of_numbers_makes_the_answer_unusable(values: list[Any]) -> None:
+    with pytest.raises(NotPrometheus):
+        decode(success([{"metric": {}, "values": values}], "matrix"))
+
+
 def test_nothing_found_is_an_empty_answer() -> None:
     assert decode(success([])).series == ()
     assert decode(success([], "matrix", warnings=["w"])).warnings == ("w",)
