@@ -17,7 +17,7 @@ import pytest
 from rebalancer.adapters.telemetry.access import Access
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.transports import Httpx, PromApi
-from tests.stack import binaries
+from tests.stack.fixtures import require
 from tests.stack.metrics import Prometheus
 
 pytestmark = [pytest.mark.stack]
@@ -64,8 +64,7 @@ def make_keys(folder: Path) -> Keys:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Keys]]:
-    if binaries.missing(("prometheus",)):
-        pytest.skip(binaries.HOW)
+    require(("prometheus",))
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make the keys")
     folder = tmp_path_factory.mktemp("access")

@@ -54,7 +54,7 @@ class Backend:
         self.url = errors.public(spec.url)
         self.name = urlsplit(self.url).netloc
         self.by = tuple(sorted({name for name, _ in labels.values()}))
-        self._named = {pair: name for name, pair in reversed(labels.items())}
+        self._named: dict[Label, str] = {pair: name for name, pair in reversed(list(labels.items()))}
         self._transport = transport if transport is not None else transport_of(spec)
         self._counts = counts
         self._gate = asyncio.Semaphore(WORKERS)

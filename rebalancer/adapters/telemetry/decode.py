@@ -34,6 +34,10 @@ class _Series(msgspec.Struct, gc=False):
     histograms: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Histogram(msgspec.Struct, gc=False):
+    count: float
+
+
 class _Data(msgspec.Struct, gc=False):
     resultType: str = ""  # noqa: N815 - the protocol's name
     result: msgspec.Raw = msgspec.Raw(b"[]")
@@ -42,6 +46,7 @@ class _Data(msgspec.Struct, gc=False):
 _outer = msgspec.json.Decoder(_Outer)
 _data = msgspec.json.Decoder(_Data)
 _many = msgspec.json.Decoder(list[_Series])
+_histograms = msgspec.json.Decoder(list[tuple[float, _Histogram]], strict=False)
 _numbers = msgspec.json.Decoder(list[float], strict=False)
 
 
@@ -71,9 +76,8 @@ class Answer:
     Attributes:
         status: success or error.
         error_type, error: of the protocol, empty on success.
-        series: floats only.
+        series: one value per sample; a native histogram's is its count, which is what a counter would say.
         warnings, infos: as the server said them.
-        histograms: series of native histograms that were left out.
     """
 
     status: str
@@ -82,7 +86,6 @@ class Answer:
     series: tuple[Series, ...] = ()
     warnings: tuple[str, ...] = ()
     infos: tuple[str, ...] = ()
-    histograms: int = 0
 
 
 def decode(body: bytes) -> Answer:
@@ -98,12 +101,11 @@ def decode(body: bytes) -> Answer:
         outer = _outer.decode(body)
         if outer.status not in ("success", "error"):
             raise NotPrometheus(_beginning(body))
-        series, histograms = _series(outer.data) if outer.status == "success" else ((), 0)
+        series = _series(outer.data) if outer.status == "success" else ()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotPrometheus(_beginning(body)) from error
     return Answer(
-        outer.status, outer.errorType, outer.error, series, tuple(outer.warnings or ()), tuple(outer.infos or ()),
-        histograms,
+        outer.status, outer.errorType, outer.error, series, tuple(outer.warnings or ()), tuple(outer.infos or ())
     )  # fmt: skip
 
 
@@ -143,19 +145,32 @@ def _beginning(body: bytes) -> str:
     return " ".join(body[:80].decode("utf-8", "replace").split())
 
 
-def _series(raw: msgspec.Raw) -> tuple[tuple[Series, ...], int]:
+def _series(raw: msgspec.Raw) -> tuple[Series, ...]:
     data = _data.decode(raw)
-    if data.resultType in ("scalar", "string"):
-        times, values = _array(b"[" + bytes(data.result) + b"]") if data.resultType == "scalar" else _array(b"[]")
-        return (Series({}, times, values),), 0
-    found, histograms = [], 0
-    for one in _many.decode(data.result):
-        points = bytes(one.values) or (b"[" + bytes(one.value) + b"]" if bytes(one.value) else b"")
-        if not points:
-            histograms += bool(bytes(one.histogram) or bytes(one.histograms))
-            continue
-        found.append(Series(one.metric, *_array(points)))
-    return tuple(found), histograms
+    if data.resultType == "scalar":
+        return (Series({}, *_array(b"[" + bytes(data.result) + b"]")),)
+    if data.resultType == "string":
+        raise msgspec.ValidationError("a text is no number")
+    found = (Series(one.metric, *_samples(one)) for one in _many.decode(data.result))
+    return tuple(one for one in found if len(one.times_s))
+
+
+def _samples(one: _Series) -> tuple[Floats, Floats]:
+    points = bytes(one.values) or _listed(one.value)
+    bars = bytes(one.histograms) or _listed(one.histogram)
+    if not bars:
+        return _array(points or b"[]")
+    counts = [(at, float(found.count)) for at, found in _histograms.decode(bars)]
+    pairs = np.array(counts, dtype=np.float64).reshape(-1, 2)
+    if points:
+        # A counter that became a native histogram within the range: the one goes on where the other ends.
+        pairs = np.concatenate([np.column_stack(_array(points)), pairs])
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _listed(raw: msgspec.Raw) -> bytes:
+    return b"[" + bytes(raw) + b"]" if bytes(raw) else b""
 
 
 def _array(points: bytes) -> tuple[Floats, Floats]:
