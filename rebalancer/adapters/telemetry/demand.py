@@ -85,6 +85,7 @@ class Found:
         warnings: of the answers.
         problems: one sentence each.
         answered: whether demand now was answered; else there is at best history.
+        empty: whether the answer had no series at all.
         failed: whether there is nothing to use.
         senseless: clusters of which some value now is no number; what they count is not known.
     """
@@ -94,6 +95,7 @@ class Found:
     warnings: tuple[str, ...] = ()
     problems: list[str] = field(default_factory=list)
     answered: bool = False
+    empty: bool = False
     failed: bool = False
     senseless: set[str] = field(default_factory=set)
 
@@ -155,7 +157,7 @@ class Source:
         try:
             answer = await self._backend.query(self.expression(window_s), now)
             found.warnings += answer.warnings
-            found.answered = True
+            found.answered, found.empty = True, not answer.series
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
         except AnswerError as error:
             found.problems.append(f"demand by {self.ask.query or 'CPU'}: {error}")

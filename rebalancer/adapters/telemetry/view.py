@@ -15,7 +15,7 @@ from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window
 from rebalancer.adapters.telemetry.network import Recordings
-from rebalancer.adapters.telemetry.presence import Presence, best_of
+from rebalancer.adapters.telemetry.presence import Presence, best_of, when
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
@@ -114,6 +114,7 @@ class MetricsTelemetry:
         used = {key: cores for part in parts for key, cores in part.cpu.items()}
         hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
+        problems |= dict.fromkeys(filter(None, (_nowhere(ask, parts) for ask in asks)))
         return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden)
 
     async def room(self) -> RoomAnswer:
@@ -216,9 +217,7 @@ class MetricsTelemetry:
             # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
             views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
         for source in usable:
-            text = f"{source.ask.query or promql.CPU} at {side.backend.name} has values that are no numbers."
-            for name in part.found[source.ask.id].senseless & views.keys():
-                views[name] = View("partial", now, text) if views[name].complete else views[name]
+            _doubt(side, source, part.found[source.ask.id], views, now)
         part.problems += [problem for one in found for problem in one.problems] + side.presence.problems(look)
         part.views = views
 
@@ -283,10 +282,12 @@ class MetricsTelemetry:
         except TimeoutError:
             return {}, f"room: {backend.url} did not answer within {self._deadline_s:g} s"
         found: dict[str, dict[str, dict[str, float]]] = {}
+        doubled: set[str] = set()
         for series in answer.series:
             cluster, labels = backend.cluster_of(series.labels), series.labels
             if cluster:
                 kinds = found.setdefault(cluster, {}).setdefault(labels.get("resource", ""), {})
+                doubled |= {cluster} if labels.get("kind", "") in kinds else set()
                 kinds[labels.get("kind", "")] = float(series.values[0])
         rooms = {
             name: {
@@ -296,7 +297,8 @@ class MetricsTelemetry:
             }
             for name, resources in found.items()
         }
-        return {name: one for name, one in rooms.items() if one}, ""
+        told = f"room: {backend.url} has several sums for {', '.join(sorted(doubled))}; give each cluster one label"
+        return {n: one for n, one in rooms.items() if one and n not in doubled}, told if doubled else ""
 
     async def _of(
         self, side: _Side, reading: Awaitable[tuple[dict[K, V], list[str]]], what: str
@@ -320,6 +322,28 @@ class MetricsTelemetry:
             for pair, value in found.items():
                 usual[pair] = max(value, usual.get(pair, 0.0))
         return usual, problems
+
+
+def _doubt(side: _Side, source: Source, one: Found, views: dict[str, View], now: float) -> None:
+    """Makes views partial where an answer is there, but is not to be believed."""
+    name, where = source.ask.query or promql.CPU, f"at {side.backend.name}"
+    doubts = dict.fromkeys(one.senseless, View("partial", now, f"{name} {where} has values that are no numbers."))
+    if one.answered and one.empty:
+        # No traffic leaves a counter where it was. Gone everywhere at once, it was renamed, dropped or not answered.
+        for cluster, at in side.presence.known(str(source.selector())).items():
+            text = f"{name} {where} has no series at all, and had some until {when(at)}; was it renamed or dropped?"
+            doubts[cluster] = View("partial", at, text)
+    for cluster, doubt in doubts.items():
+        if cluster in views and views[cluster].complete:
+            views[cluster] = doubt
+
+
+def _nowhere(ask: Ask, parts: Sequence[_Part]) -> str:
+    """A sentence if every backend answered and none has a series of a counter; empty otherwise."""
+    found = [part.found.get(ask.id) for part in parts]
+    if ask.query and found and all(one is not None and one.answered and one.empty for one in found):
+        return f"{ask.query} has no series at any backend; correct demand.query, or let its source be scraped."
+    return ""
 
 
 _NO_BACKEND = "no backend serves {}; add it to telemetry.backends[].clusters."
