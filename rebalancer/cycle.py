@@ -224,8 +224,11 @@ class Cycle:
         cpu: dict[str, dict[str, float]] = {}
         for (workload, cluster), cores in demand.cpu.items():
             cpu.setdefault(workload, {})[cluster] = cores
+        hidden: dict[str, dict[str, str]] = {}
+        for (workload, cluster), why in sorted(demand.censored.items()):
+            hidden.setdefault(workload, {})[cluster] = why
         known: dict[str, Demand | Unknown] = {
-            w: replace(d, cpu_cores=cpu.get(w, {})) for w, d in found.items()
+            w: replace(d, cpu_cores=cpu.get(w, {}), censored=hidden.get(w, {})) for w, d in found.items()
         }  # fmt: skip
         missing = Unknown("demand-unknown", detail="; ".join(demand.errors) or "no series of this workload was found")
         snapshot = Snapshot(

@@ -78,6 +78,7 @@ class DemandAnswer:
         cpu: (workload, cluster) -> cores used now by all its pods there.
         views: by configured cluster.
         errors: one sentence per query that failed.
+        censored: (workload, cluster) -> why its CPU, which is its demand, hides some of it.
     """
 
     keys: tuple[tuple[str, str, str], ...]
@@ -87,6 +88,7 @@ class DemandAnswer:
     views: Mapping[str, View]
     cpu: Mapping[tuple[str, str], float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
+    censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

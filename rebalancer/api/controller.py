@@ -16,6 +16,18 @@ MAX_SLOTS = 50_000
 CRON_BOUNDS = (("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12))
 
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OURS = ("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host",
+         "transfer-encoding")  # fmt: skip
+
+
+class BasicAuthSpec(Model):
+    """HTTP basic authentication; the password stands in a file, which is read for each request."""
+
+    username: str = Field(min_length=1, pattern=r"^[^:\r\n]+$")
+    password_file: str = Field(min_length=1)
+
+
 class BackendSpec(Model):
     """One metrics backend; without `clusters` it is expected to know all of them."""
 
@@ -23,7 +35,12 @@ class BackendSpec(Model):
     url: str
     clusters: list[Name] = Field(default_factory=list)
     bearer_token_file: str = ""
+    basic_auth: BasicAuthSpec | None = None
+    client_cert_file: str = ""
+    client_key_file: str = ""
     ca_file: str = ""
+    headers: dict[str, str] = Field(default_factory=dict)
+    replica_labels: list[str] = Field(default_factory=list)
     timeout: Duration = Field(default=10.0, ge=0.5, le=120)
 
     @field_validator("url")
@@ -37,6 +54,29 @@ class BackendSpec(Model):
         if parts.scheme not in ("http", "https") or not usable or any(c.isspace() for c in value):
             raise ValueError("must be an http or https URL, for example http://thanos-query:9090")
         return value.rstrip("/")
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
+                raise ValueError(f"{name!r} is no header that can be sent; use a name such as X-Scope-OrgID and text")
+            if name.lower() in _OURS:
+                raise ValueError(f"{name} is set by the controller; use bearerTokenFile or basicAuth for credentials")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.bearer_token_file and self.basic_auth is not None:
+            raise ValueError("set bearerTokenFile or basicAuth, not both: a request carries one Authorization header")
+        if self.client_key_file and not self.client_cert_file:
+            raise ValueError("clientKeyFile needs clientCertFile beside it")
+        tls = self.client_cert_file or self.ca_file
+        if tls and not self.url.startswith("https:"):
+            raise ValueError(f"{tls} has no effect on {self.url}; use an https URL")
+        if self.replica_labels and self.type != "thanos":
+            raise ValueError("replicaLabels is for Thanos, which removes doubles by them; set type: thanos")
+        return self
 
 
 class TelemetrySpec(Model):

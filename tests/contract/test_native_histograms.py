@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,18 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from probes.exposition import AgentState, Histogram, Series
 from probes.http import Response, Server
 from probes.negotiation import choose, expose
 from probes.stats import PeerStats
+from rebalancer.adapters.telemetry.access import Access
+from rebalancer.adapters.telemetry.transports import PromApi
 from rebalancer.catalog import RECORDED
 from rules.__main__ import HERE as RULES
 from rules.recording import RTT_MEAN, RTT_P50, RTT_P99
-from tests.stack.metrics import Query
+from tests.stack.fixtures import require
+from tests.stack.metrics import Prometheus, Query, Target
 from tests.stack.processes import free_port, wait_for
-from tests.unit.rules.binaries import find
 
 pytestmark = [pytest.mark.stack]
 PATHS_S = {"near": 0.0003, "region": 0.0015, "coast": 0.02, "land": 0.076, "ocean": 0.15, "globe": 0.25}
@@ -72,34 +72,28 @@ class Exposed:
 
 
 @contextmanager
-def prometheus(directory: Path, target: int) -> Iterator[Query]:
-    port = free_port()
-    config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(RULES / "rebalancer-recording-native.yaml")],
-        "scrape_configs": [
-            {
-                "job_name": "rebalancer-probe",
-                "scrape_native_histograms": True,
-                "always_scrape_classic_histograms": True,
-                "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
-            }
-        ],
-    }
-    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        str(find("prometheus")), f"--config.file={directory / 'prometheus.yml'}",
-        f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
-    with (directory / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, stdout=log)
-    query = Query(f"http://127.0.0.1:{port}")
+def prometheus(directory: Path, target: int) -> Iterator[Prometheus]:
+    server = Prometheus("native", directory / "prometheus", rule_files=[RULES / "rebalancer-recording-native.yaml"])
+    options = {"scrape_native_histograms": True, "always_scrape_classic_histograms": True}
+    server.scrape(Target("rebalancer-probe", f"http://127.0.0.1:{target}/metrics", options=options))
     try:
-        yield query
+        yield server.start()
     finally:
-        query.close()
-        process.terminate()
-        process.wait(20)
+        server.stop()
+
+
+def decoded(url: str, expression: str) -> dict[str, float]:
+    """What the controller's own client makes of an answer of native histograms."""
+
+    async def ask() -> dict[str, float]:
+        transport = PromApi(Access(url))
+        try:
+            answer = await transport.query(expression, {}, 5.0)
+        finally:
+            await transport.close()
+        return {one.labels["dst_cluster"]: float(one.values[0]) for one in answer.series}
+
+    return asyncio.run(ask())
 
 
 def truth(samples: list[float], quantile: float) -> float:
@@ -111,13 +105,14 @@ def by_path(query: Query, expression: str) -> dict[str, float]:
 
 
 def test_quantiles_of_native_histograms_are_those_of_the_samples(tmp_path: Path) -> None:
-    find("prometheus")
+    require(("prometheus",))
     rng = random.Random(7)
     samples = {name: draw(base_s, rng) for name, base_s in PATHS_S.items()}
     port = free_port()
     exposed = Exposed(port)
     try:
-        with prometheus(tmp_path, port) as query:
+        with prometheus(tmp_path, port) as server:
+            query = server.query
             empty = "histogram_count(rebalancer_probe_rtt_seconds) == 0"
             wait_for(lambda: len(query.vector(empty)) == len(PATHS_S), "paths without a sample are scraped", 60)
             exposed.observe(samples)
@@ -131,6 +126,8 @@ def test_quantiles_of_native_histograms_are_those_of_the_samples(tmp_path: Path)
                 for found in (raw, by_path(query, name)):
                     for path, rtts_s in samples.items():
                         assert found[path] == pytest.approx(truth(rtts_s, quantile), rel=bound), (quantile, path)
+            counts = decoded(server.url, "sum by (dst_cluster) (rebalancer_probe_rtt_seconds)")
+            assert counts == dict.fromkeys(PATHS_S, SAMPLES), "a demand query on them counts observations"
             means = by_path(query, RTT_MEAN)
             for path, rtts_s in samples.items():
                 assert means[path] == pytest.approx(sum(rtts_s) / SAMPLES, rel=1e-6), path

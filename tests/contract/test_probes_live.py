@@ -26,7 +26,7 @@ import yaml
 from rebalancer.catalog import RECORDED
 from rebalancer.core.network import LatencyMap, NetworkMemory, NetworkSettings, build_map, judge
 from rules.__main__ import HERE as RULES
-from tests.unit.rules.binaries import find
+from tests.stack.fixtures import program
 
 CLUSTERS = {"eu-1": "eu", "us-1": "us", "ap-1": "ap"}
 HOSTS = {"eu-1": "127.0.0.11", "us-1": "127.0.0.12", "ap-1": "127.0.0.13"}
@@ -164,7 +164,7 @@ def start_prometheus(http: dict[str, int], directory: Path) -> tuple[subprocess.
     }
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = [
-        str(find("prometheus")), f"--config.file={directory / 'prometheus.yml'}",
+        program("prometheus"), f"--config.file={directory / 'prometheus.yml'}",
         f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
     with (directory / "prometheus.log").open("wb") as log:
@@ -173,7 +173,7 @@ def start_prometheus(http: dict[str, int], directory: Path) -> tuple[subprocess.
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    find("prometheus")
+    program("prometheus")
     directory = tmp_path_factory.mktemp("probes")
     listen = {name: free_port(HOSTS[name]) for name in CLUSTERS}
     http = {name: free_port("127.0.0.1") for name in CLUSTERS}

@@ -38,6 +38,8 @@ RULES = Path(__file__).parents[2] / "rules" / "rebalancer-recording.yaml"
 RATES = {"europe-west1": 40.0, "us-east4": 20.0}
 COUNTING = {"eu-1": "europe-west1", "us-1": "us-east4"}
 CORES, RTT_S, WINDOW_S, STEP_S, HISTORY_S = 1.5, 0.02, 10.0, 60.0, 6 * 3600.0
+LIMITS = {"eu-1": (1.6, 0.1), "us-1": (2.0, 0.4)}
+"""CPU limit in cores, and share of the periods in which the pod is throttled."""
 KINDS = ("prometheus-3.9", "prometheus-2.42", "prometheus-per-cluster", "thanos")
 POLICIES = {"default/web": Policy("web", demand=DemandSpec("ingress_requests_total", "service", "origin"))}
 ERRORS = Selection("ingress_requests_total", 'ingress_requests_total{code=~"5.."}', "pod_template_hash")
@@ -79,8 +81,14 @@ class Exporter:
                 lines.append(f'ingress_requests_total{{service="web",{failed}}} {self.errors[cluster]}')
         pod = 'namespace="default",pod="web-5d4f7c9b8-x2vbn",container="web"'
         lines.append(f"container_cpu_usage_seconds_total{{{pod}}} {CORES * past}")
-        for node, cores in (("n1", 8), ("n2", 4)):
-            lines.append(f'kube_node_status_allocatable{{node="{node}",resource="cpu",unit="core"}} {cores}')
+        cores, throttled = LIMITS.get(cluster, (4.0, 0.0))
+        lines += [
+            f"container_cpu_cfs_periods_total{{{pod}}} {10 * past}",
+            f"container_cpu_cfs_throttled_periods_total{{{pod}}} {10 * throttled * past}",
+            f'kube_pod_container_resource_limits{{{pod},node="n1",resource="cpu",unit="core"}} {cores}',
+        ]
+        for node, size in (("n1", 8), ("n2", 4)):
+            lines.append(f'kube_node_status_allocatable{{node="{node}",resource="cpu",unit="core"}} {size}')
             lines.append(f'kube_node_spec_unschedulable{{node="{node}"}} {int(node == "n2")}')
         lines.append(f'kube_pod_container_resource_requests{{{pod},node="n1",resource="cpu",unit="core"}} 2.5')
         return "\n".join([*lines, *self._probes(cluster, past)]) + "\n"
@@ -255,6 +263,26 @@ def test_demand_now_is_the_true_rate_by_workload_origin_and_cluster(world: World
         assert {("default/web", m.name): CORES for m in MEMBERS} == pytest.approx(dict(answer.cpu), rel=0.03)
         assert {name: view.state for name, view in answer.views.items()} == {m.name: "complete" for m in MEMBERS}
         assert answer.errors == ()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cpu_as_demand_is_censored_where_pods_are_throttled_or_at_their_limit(world: World, kind: str) -> None:
+    by_cpu = {"default/web": Policy("web", demand=DemandSpec(entry_cluster=True))}
+
+    async def run() -> None:
+        async with telemetry(world, kind) as tele:
+            answer = await tele.demand(window(), by_cpu)
+            counted = await tele.demand(window(), POLICIES)
+        now = dict(zip(answer.keys, answer.latest, strict=True))
+        assert now == pytest.approx({("default/web", m.region, m.name): CORES for m in MEMBERS}, rel=0.03)
+        assert answer.units == {"default/web": "cores"}
+        assert set(answer.censored) == {("default/web", "eu-1"), ("default/web", "us-1")}
+        assert "94% of their CPU limit" in answer.censored["default/web", "eu-1"]
+        assert "throttled in 40% of the CPU periods" in answer.censored["default/web", "us-1"]
+        assert answer.errors == ()
+        assert counted.censored == {}, "requests are what was wanted"
 
     asyncio.run(run())
 

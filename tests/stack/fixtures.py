@@ -6,11 +6,12 @@ A module that wants a fleet of its own calls `fleet_for` in a fixture of its own
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,12 +23,21 @@ from tests.stack.users import Service
 _METRIC_PARTS: frozenset[Part] = frozenset({"prometheus", "thanos", "global", "alertmanager"})
 
 
+def program(name: str) -> str:
+    """Path of one of the stack's programs, else of that on PATH (Debian's promtool will do); as `require` without."""
+    found = binaries.find(name) or shutil.which(name)
+    return str(found) if found else _absent((name,))
+
+
 def require(names: tuple[str, ...] = KUBERNETES + METRICS) -> None:
     """Skips with one line when programs are missing, and fails where REBALANCER_STRICT=1 says they must be there."""
     absent = binaries.missing(names)
-    if not absent:
-        return
-    line = f"{binaries.HOW} (missing: {', '.join(absent)})"
+    if absent:
+        _absent(absent)
+
+
+def _absent(names: tuple[str, ...]) -> NoReturn:
+    line = f"{binaries.HOW} (missing: {', '.join(names)})"
     if os.environ.get("REBALANCER_STRICT") == "1":
         pytest.fail(line, pytrace=False)
     pytest.skip(line)

@@ -25,11 +25,13 @@ class Target:
         job: Job label.
         url: Where its metrics are, such as http://127.0.0.1:9000/eu-1/metrics.
         labels: Set on every series; `instance` may be among them, so that it does not change with the port.
+        options: More of Prometheus' scrape configuration.
     """
 
     job: str
     url: str
     labels: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def config(self, cluster: str, interval_s: float) -> dict[str, Any]:
         """The scrape configuration; `cluster` becomes a target label unless it is empty."""
@@ -42,6 +44,7 @@ class Target:
             "scrape_interval": _duration(interval_s),
             "scrape_timeout": _duration(interval_s),
             "static_configs": [{"targets": [f"{url.host}:{url.port}"], "labels": {"job": self.job, **labels}}],
+            **self.options,
         }
 
 
@@ -52,9 +55,9 @@ def _duration(seconds: float) -> str:
 class Query:
     """Reads a Prometheus-like API (Prometheus or Thanos). Raises httpx.HTTPError, or StackError for a refused query."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **client: Any) -> None:
         self.url = url
-        self._client = httpx.Client(base_url=url, timeout=10.0, trust_env=False)
+        self._client = httpx.Client(base_url=url, timeout=10.0, trust_env=False, **client)
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """GETs an API path below /api/v1 and returns the whole answer."""
@@ -89,13 +92,14 @@ class Query:
 class _Server:
     """What the servers here share: a process, a URL, readiness, an end."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, scheme: str = "http", client: dict[str, Any] | None = None) -> None:
         self.name = name
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.query = Query(self.url)
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.client = client or {}
+        self.query = Query(self.url, **self.client)
         self.process: Process
 
     def _launch(self, argv: list[str]) -> None:
@@ -104,7 +108,7 @@ class _Server:
     def wait_ready(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Waits until /-/ready answers 200 (seconds)."""
         wait_for(
-            lambda: httpx.get(f"{self.url}/-/ready", timeout=2.0, trust_env=False).status_code == 200,
+            lambda: httpx.get(f"{self.url}/-/ready", timeout=2.0, trust_env=False, **self.client).status_code == 200,
             f"ready {self.name}",
             timeout_s,
             owner=self.process,
@@ -134,6 +138,9 @@ class Prometheus(_Server):
         rule_files: Rule files to load.
         alertmanager_url: Where its alerts go.
         program: Another Prometheus than the built one, such as Debian's 2.42.
+        web: Its web configuration (TLS and credentials); `client` then says how the harness itself gets in.
+        client: Arguments of httpx.Client.
+        config: More of its configuration, such as remote_write.
     """
 
     def __init__(
@@ -146,8 +153,12 @@ class Prometheus(_Server):
         rule_files: Iterable[Path] = (),
         alertmanager_url: str = "",
         program: Path | None = None,
+        web: dict[str, Any] | None = None,
+        client: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, folder)
+        super().__init__(name, folder, scheme="https" if web and "tls_server_config" in web else "http", client=client)
+        self.web, self.more = web, config or {}
         self.cluster = cluster
         self.interval_s = interval_s
         self.rule_files = [str(path.resolve()) for path in rule_files]
@@ -179,7 +190,7 @@ class Prometheus(_Server):
             host = httpx.URL(self.alertmanager_url)
             config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [f"{host.host}:{host.port}"]}]}]}
         path = self.folder / "prometheus.yaml"
-        path.write_text(json.dumps(config, indent=1))
+        path.write_text(json.dumps({**config, **self.more}, indent=1))
         return path
 
     def backfill(self, openmetrics: Path, timeout_s: float = 120.0) -> None:
@@ -206,6 +217,10 @@ class Prometheus(_Server):
             "--rules.alert.resend-delay=2s",
             "--log.level=warn",
         ]
+        if self.web is not None:
+            web = self.folder / "web.yaml"
+            web.write_text(json.dumps(self.web))
+            argv.append(f"--web.config.file={web}")
         self._launch(argv)
         self.wait_ready(timeout_s)
         return self

@@ -70,6 +70,26 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
+BACKENDS: dict[str, tuple[str, str]] = {
+    "two ways to say who we are": (
+        "bearerTokenFile: t, basicAuth: {username: u, passwordFile: p}", "set bearerTokenFile or basicAuth, not both",
+    ),
+    "a key without its certificate": ("clientKeyFile: k", "clientKeyFile needs clientCertFile"),
+    "certificates without TLS": ("caFile: ca.pem", "ca.pem has no effect on http://thanos:9090; use an https URL"),
+    "a header of ours": ("headers: {Authorization: Bearer x}", "use bearerTokenFile or basicAuth for credentials"),
+    "a header that breaks the line": ('headers: {X-A: "b\\r\\nc"}', "is no header that can be sent"),
+    "replicas of a Prometheus": ("replicaLabels: [replica]", "set type: thanos"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", BACKENDS)
+def test_a_backend_that_nobody_could_use_is_refused(sentence: str) -> None:
+    fields, words = BACKENDS[sentence]
+    [problem] = problems(CONTROLLER.replace('"http://thanos:9090"', f'"http://thanos:9090", {fields}'))
+    assert problem.startswith("fleet.yaml:7: spec.telemetry.backends[0]")
+    assert words in problem
+
+
 def test_the_smallest_policy_of_the_documentation_loads_as_it_stands() -> None:
     (spec,) = read(EXAMPLE).policies.values()
     policy = spec.resolve()

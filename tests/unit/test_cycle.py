@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from rebalancer.core.model import EndIntent, Placement, PutIntent, SetReplicas, Step, View
+from rebalancer.core.model import Demand, EndIntent, Placement, PutIntent, SetReplicas, Step, View
 from rebalancer.core.network import LatencyMap
 from rebalancer.core.policy import Policy
 from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Ports
@@ -39,6 +39,7 @@ class World:
     replicas: Mapping[str, int]
     load: Mapping[str, float]
     broken: str = ""
+    censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
     applied: list[Step] = field(default_factory=list)
     outcome: Callable[[Step], Outcome] = lambda _: Outcome("done")
 
@@ -56,7 +57,7 @@ class World:
         keys = tuple((WEB, origin, ORIGINS[origin]) for origin in self.load)
         values = np.array([[v] * SLOTS for v in self.load.values()])
         views = {c: View("complete", NOW) for c in REGIONS}
-        return DemandAnswer(keys, {WEB: "requests/s"}, values, values[:, -1], views)
+        return DemandAnswer(keys, {WEB: "requests/s"}, values, values[:, -1], views, censored=self.censored)
 
     async def room(self) -> RoomAnswer:
         return RoomAnswer({})
@@ -103,6 +104,14 @@ def test_a_cycle_observes_plans_acts_and_writes_it_down() -> None:
     assert len(report.done) == 3
     assert [(kind, workload) for _, kind, workload, _ in journal.entries] == [("drift", WEB)]
     assert set(report.durations_s) == {"observe", "forecast", "plan", "act", "record"}
+
+
+def test_demand_that_telemetry_calls_censored_is_so_in_the_plan() -> None:
+    report, _ = run(World(FAR, LOAD, censored={(WEB, "eu-1"): "its pods are throttled", ("a/b", "eu-1"): "not ours"}))
+    demand = report.snapshot.demand[WEB]
+    assert isinstance(demand, Demand)
+    assert demand.censored == {"eu-1": "its pods are throttled"}
+    assert any("its pods are throttled" in line for line in report.plan.workloads[WEB].lines)
 
 
 def test_an_observer_writes_nothing_and_says_what_it_would_do() -> None:

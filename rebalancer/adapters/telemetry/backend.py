@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
-from rebalancer.adapters.telemetry import dialect, errors
+from rebalancer.adapters.telemetry import access, dialect, errors
 from rebalancer.adapters.telemetry.decode import Answer, NotPrometheus, decode_data
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, duration, split
@@ -20,6 +20,8 @@ Counts = Callable[[str, str, float], None]
 """(backend, outcome, seconds) of each query; the outcome is ok, partial or the kind of a TelemetryError."""
 Label = tuple[str, str]
 ATTEMPTS = 3
+LONG = 2
+"""Range queries in flight: a backfill takes memory for each, and leaves room for what has to be known now."""
 _BACKOFF_S = 0.2
 _PARTLY_S = 30.0
 """After a store failed, strict queries are not tried again for this long."""
@@ -28,7 +30,7 @@ _PARTLY_S = 30.0
 def transport_of(spec: BackendSpec) -> Transport:
     """Prometheus is asked through prometheus-api-client, Thanos through httpx."""
     kind = PromApi if spec.type == "prometheus" else Httpx
-    return kind(spec.url, spec.bearer_token_file, spec.ca_file)
+    return kind(access.of(spec))
 
 
 class Backend:
@@ -52,9 +54,11 @@ class Backend:
         self.url = errors.public(spec.url)
         self.name = urlsplit(self.url).netloc
         self.by = tuple(sorted({name for name, _ in labels.values()}))
+        self._named: dict[Label, str] = {pair: name for name, pair in reversed(list(labels.items()))}
         self._transport = transport if transport is not None else transport_of(spec)
         self._counts = counts
         self._gate = asyncio.Semaphore(WORKERS)
+        self._long = asyncio.Semaphore(LONG)
         self._partly_until = float("-inf")
 
     @property
@@ -76,10 +80,11 @@ class Backend:
 
     def cluster_of(self, labels: Mapping[str, str]) -> str | None:
         """Returns the cluster of a series: empty if it carries no cluster label, None if it is not one of ours."""
-        for name, (label, value) in self.labels.items():
-            if labels.get(label) == value:
-                return name
-        if any(labels.get(label) for label in self.by):
+        found = [(label, labels[label]) for label in self.by if labels.get(label)]
+        for pair in found:
+            if pair in self._named:
+                return self._named[pair]
+        if found:
             return None
         return next(iter(self.labels)) if self.alone else ""
 
@@ -101,9 +106,10 @@ class Backend:
         answers = []
         for part in split(grid):
             form = {"start": f"{part.start_s:.3f}", "end": f"{part.end_s:.3f}", "step": f"{part.step_s:.3f}"}
-            answers.append(
-                await self._ask(lambda more, left, f=form: self._transport.query_range(query, {**f, **more}, left))
-            )
+            async with self._long:
+                answers.append(
+                    await self._ask(lambda more, left, f=form: self._transport.query_range(query, {**f, **more}, left))
+                )
         return tuple(answers)
 
     async def stores(self) -> tuple[dialect.Store, ...] | None:
@@ -176,7 +182,10 @@ class Backend:
         end = time.monotonic() + self.spec.timeout
         for attempt in range(ATTEMPTS):
             left = max(0.05, end - time.monotonic())
-            more = {"timeout": duration(left), **dialect.params(self.kind, partly=partly)}
+            more = {
+                "timeout": duration(left),
+                **dialect.params(self.kind, partly=partly, replica_labels=self.spec.replica_labels),
+            }
             try:
                 return await send(more, left)  # type: ignore[misc, no-any-return]  # a coroutine of the transport
             except AnswerError as error:

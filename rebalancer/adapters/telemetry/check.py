@@ -205,7 +205,7 @@ async def _probes(backend: Backend, now: float) -> Finding:
     if not missing:
         return Finding("ok", "probes", network.PREFIX + "*", f"{len(found)} recordings of probes at {backend.url}.")
     raw = (await backend.query(f"count({network.RAW})", now)).series
-    step = "Load rules/rebalancer-recording.yaml into each cluster's Prometheus."
+    step = f"Load {network.RULES} into each cluster's Prometheus."
     return Finding(
         "degraded" if found else "missing", "probes", network.PREFIX + "*",
         f"{len(missing)} of {len(RECORDED)} recordings of probes are missing at {backend.url}: "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -35,6 +34,10 @@ class _Series(msgspec.Struct, gc=False):
     histograms: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Histogram(msgspec.Struct, gc=False):
+    count: float
+
+
 class _Data(msgspec.Struct, gc=False):
     resultType: str = ""  # noqa: N815 - the protocol's name
     result: msgspec.Raw = msgspec.Raw(b"[]")
@@ -43,7 +46,8 @@ class _Data(msgspec.Struct, gc=False):
 _outer = msgspec.json.Decoder(_Outer)
 _data = msgspec.json.Decoder(_Data)
 _many = msgspec.json.Decoder(list[_Series])
-_points = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+_histograms = msgspec.json.Decoder(list[tuple[float, _Histogram]], strict=False)
+_numbers = msgspec.json.Decoder(list[float], strict=False)
 
 
 class NotPrometheus(ValueError):
@@ -72,9 +76,8 @@ class Answer:
     Attributes:
         status: success or error.
         error_type, error: of the protocol, empty on success.
-        series: floats only.
+        series: one value per sample; a native histogram's is its count, which is what a counter would say.
         warnings, infos: as the server said them.
-        histograms: series of native histograms that were left out.
     """
 
     status: str
@@ -83,7 +86,6 @@ class Answer:
     series: tuple[Series, ...] = ()
     warnings: tuple[str, ...] = ()
     infos: tuple[str, ...] = ()
-    histograms: int = 0
 
 
 def decode(body: bytes) -> Answer:
@@ -99,12 +101,11 @@ def decode(body: bytes) -> Answer:
         outer = _outer.decode(body)
         if outer.status not in ("success", "error"):
             raise NotPrometheus(_beginning(body))
-        series, histograms = _series(outer.data) if outer.status == "success" else ((), 0)
+        series = _series(outer.data) if outer.status == "success" else ()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotPrometheus(_beginning(body)) from error
     return Answer(
-        outer.status, outer.errorType, outer.error, series, tuple(outer.warnings or ()), tuple(outer.infos or ()),
-        histograms,
+        outer.status, outer.errorType, outer.error, series, tuple(outer.warnings or ()), tuple(outer.infos or ())
     )  # fmt: skip
 
 
@@ -129,10 +130,14 @@ def on_grid(series: Series, grid: Grid) -> Floats:
     Returns:
         shape (slots,), NaN where there is no sample; samples outside of the grid are left out.
     """
+    times, values = series.times_s, series.values
+    if len(times) == grid.slots and times[0] == grid.start_s and times[-1] == grid.end_s:
+        # A range answer has no other times than the grid's, so that all of them are there; most series are whole.
+        return np.ascontiguousarray(values)
     row = np.full(grid.slots, np.nan)
-    where = np.rint((series.times_s - grid.start_s) / grid.step_s).astype(np.int64)
+    where = np.rint((times - grid.start_s) / grid.step_s).astype(np.int64)
     inside = (where >= 0) & (where < grid.slots)
-    row[where[inside]] = series.values[inside]
+    row[where[inside]] = values[inside]
     return row
 
 
@@ -140,26 +145,43 @@ def _beginning(body: bytes) -> str:
     return " ".join(body[:80].decode("utf-8", "replace").split())
 
 
-def _series(raw: msgspec.Raw) -> tuple[tuple[Series, ...], int]:
+def _series(raw: msgspec.Raw) -> tuple[Series, ...]:
     data = _data.decode(raw)
-    if data.resultType in ("scalar", "string"):
-        times, values = _array(b"[" + bytes(data.result) + b"]") if data.resultType == "scalar" else _array(b"[]")
-        return (Series({}, times, values),), 0
-    found, histograms = [], 0
-    for one in _many.decode(data.result):
-        points = bytes(one.values) or (b"[" + bytes(one.value) + b"]" if bytes(one.value) else b"")
-        if not points:
-            histograms += bool(bytes(one.histogram) or bytes(one.histograms))
-            continue
-        found.append(Series(one.metric, *_array(points)))
-    return tuple(found), histograms
+    if data.resultType == "scalar":
+        return (Series({}, *_array(b"[" + bytes(data.result) + b"]")),)
+    if data.resultType == "string":
+        raise msgspec.ValidationError("a text is no number")
+    found = (Series(one.metric, *_samples(one)) for one in _many.decode(data.result))
+    return tuple(one for one in found if len(one.times_s))
+
+
+def _samples(one: _Series) -> tuple[Floats, Floats]:
+    points = bytes(one.values) or _listed(one.value)
+    bars = bytes(one.histograms) or _listed(one.histogram)
+    if not bars:
+        return _array(points or b"[]")
+    counts = [(at, float(found.count)) for at, found in _histograms.decode(bars)]
+    pairs = np.array(counts, dtype=np.float64).reshape(-1, 2)
+    if points:
+        # A counter that became a native histogram within the range: the one goes on where the other ends.
+        pairs = np.concatenate([np.column_stack(_array(points)), pairs])
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _listed(raw: msgspec.Raw) -> bytes:
+    return b"[" + bytes(raw) + b"]" if bytes(raw) else b""
 
 
 def _array(points: bytes) -> tuple[Floats, Floats]:
+    # Read flat, without a tuple per sample: those cost a tenth of the time, and as much again in garbage collection.
+    text = b"[" + points.translate(None, b"[]") + b"]"
     try:
-        decoded = _points.decode(points)
+        flat = _numbers.decode(text)
     except msgspec.ValidationError:
         # msgspec reads "Inf" but not "+Inf"; only this series' samples are touched, a label le="+Inf" is not in them.
-        decoded = _points.decode(points.replace(b'"+Inf"', b'"Inf"'))
-    flat = np.fromiter(chain.from_iterable(decoded), dtype=np.float64, count=2 * len(decoded)).reshape(-1, 2)
-    return flat[:, 0], flat[:, 1]
+        flat = _numbers.decode(text.replace(b'"+Inf"', b'"Inf"'))
+    if len(flat) != 2 * (points.count(b"[") - 1):
+        raise msgspec.ValidationError("a sample is no pair of time and value")
+    pairs = np.fromiter(flat, dtype=np.float64, count=len(flat)).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import promql
+from rebalancer.adapters.telemetry import budget, cpu, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
@@ -74,14 +75,6 @@ def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
     )
 
 
-def cpu_selector(backend: Backend, namespaces: Iterable[str]) -> Selector:
-    """Containers' CPU in the namespaces, without the pods' own cgroups, which would count twice."""
-    return Selector(promql.CPU).where(
-        ("container", "!=", ""), ("container", "!=", "POD"), ("namespace", "=~", promql.one_of(namespaces)),
-        *backend.matchers(),
-    )  # fmt: skip
-
-
 @dataclass(slots=True)
 class Found:
     """What one backend says of one Ask.
@@ -92,6 +85,7 @@ class Found:
         warnings: of the answers.
         problems: one sentence each.
         answered: whether demand now was answered; else there is at best history.
+        empty: whether the answer had no series at all.
         failed: whether there is nothing to use.
         senseless: clusters of which some value now is no number; what they count is not known.
     """
@@ -101,6 +95,7 @@ class Found:
     warnings: tuple[str, ...] = ()
     problems: list[str] = field(default_factory=list)
     answered: bool = False
+    empty: bool = False
     failed: bool = False
     senseless: set[str] = field(default_factory=set)
 
@@ -117,8 +112,9 @@ class Source:
     def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str]) -> None:
         self._backend, self.ask, self._regions = backend, ask, regions
         self._ring = Ring()
-        self._fetched_from_s = float("inf")
+        self._fetched_from_s, self._now_s = float("inf"), 0.0
         self._seen: frozenset[str] = frozenset()
+        self._size: budget.Size | None = None
 
     def selector(self) -> Selector:
         """Returns what its samples are counted by, without the matchers of clusters.
@@ -130,17 +126,22 @@ class Source:
             return Selector(promql.CPU).where(("namespace", "=~", promql.one_of(self.ask.namespaces)))
         return promql.parse(self.ask.query)
 
-    def expression(self, window_s: float) -> str:
+    def expression(self, window_s: float, narrowed: Iterable[tuple[str, str, str]] = ()) -> str:
         """Returns the query of rates over a window, by workload, origin and cluster.
+
+        Args:
+            window_s: the window.
+            narrowed: matchers of a shard.
 
         Raises:
             AnswerError: as selector().
         """
         if not self.ask.query:
-            return promql.cpu_rate(cpu_selector(self._backend, self.ask.namespaces), self._backend.by, window_s)
+            ours = cpu.selector(self._backend, self.ask.namespaces).where(*narrowed)
+            return promql.cpu_rate(ours, self._backend.by, window_s)
         labels = dict.fromkeys([*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label])
         labels |= dict.fromkeys([self.ask.origin_label] if self.ask.origin_label else [])
-        return promql.summed_rate(self.selector().where(*self._backend.matchers()), labels, window_s)
+        return promql.summed_rate(self.selector().where(*self._backend.matchers(), *narrowed), labels, window_s)
 
     async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
         """Asks for demand now and for the history that is not there yet; never raises.
@@ -152,11 +153,11 @@ class Source:
             seen: clusters in full sight in the last cycle.
         """
         found = Found()
-        self._fetched_from_s = float("inf")
+        self._fetched_from_s, self._now_s = float("inf"), now
         try:
             answer = await self._backend.query(self.expression(window_s), now)
             found.warnings += answer.warnings
-            found.answered = True
+            found.answered, found.empty = True, not answer.series
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
         except AnswerError as error:
             found.problems.append(f"demand by {self.ask.query or 'CPU'}: {error}")
@@ -197,14 +198,34 @@ class Source:
         self._ring.move(grid)
         self._seen = seen
         newer = self._ring.newer(seen)
+        if self._ring.older() is not None or (newer is not None and newer.slots > self._ring.chunk):
+            await self._measure(grid.step_s, found)
         for part in [*newer.parts(self._ring.chunk)][::-1] if newer is not None else []:
             await self._put(part, found)
         while (older := self._ring.older()) is not None:
             try:
                 await self._put(older, found, backfill=True)
+            except asyncio.CancelledError:
+                # The deadline of the whole call: what takes longer than that would never end.
+                self._ring.cheaper()
+                raise
             except AnswerError as error:
                 if error.kind not in ("timeout", "too-many-samples", "too-many-points") or not self._ring.cheaper():
                     raise
+                if error.kind == "timeout":
+                    # A server that is slow is not asked again at once; the next cycle goes on with half of it.
+                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} goes on next cycle: {error}")
+                    return
+
+    async def _measure(self, step_s: float, found: Found) -> None:
+        """Asks how large the counter is, so that no query of the backfill is too large for its server."""
+        selector, label = self.selector().where(*self._backend.matchers()), self.ask.workload_label
+        if not self.ask.query:
+            selector, label = cpu.selector(self._backend, self.ask.namespaces), "namespace"
+        answer = await self._backend.query(budget.query(selector, label), self._now_s)
+        found.warnings += answer.warnings
+        self._size = budget.read(label, answer.series)
+        self._ring.bound(self._size.slots(step_s))
 
     async def _put(self, part: Grid, found: Found, *, backfill: bool = False) -> None:
         rows = await self._range(part, part.step_s, found)
@@ -216,14 +237,25 @@ class Source:
         self._fetched_from_s = min(self._fetched_from_s, part.start_s)
 
     async def _range(self, part: Grid, window_s: float, found: Found) -> dict[Key, Floats]:
+        shards = self._size.shards(part.slots, part.slots * part.step_s + window_s) if self._size is not None else ((),)
         rows: dict[Key, Floats] = {}
-        for answer in await self._backend.query_range(self.expression(window_s), part):
-            found.warnings += answer.warnings
-            for series in answer.series:
-                key = self._key(series.labels)
-                if key is not None:
-                    row = on_grid(series, part)
-                    rows[key] = _add(rows[key], row) if key in rows else row
+
+        async def read(narrowed: tuple[tuple[str, str, str], ...]) -> None:
+            # Each answer is laid out and let go before the next one of its lane is asked for: it is what needs memory.
+            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part):
+                found.warnings += answer.warnings
+                for series in answer.series:
+                    key = self._key(series.labels)
+                    if key is not None:
+                        row = on_grid(series, part)
+                        rows[key] = _add(rows[key], row) if key in rows else row
+
+        tasks = [asyncio.ensure_future(read(narrowed)) for narrowed in shards]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # once one shard has failed, the others are of no use
+                task.cancel()
         return rows
 
     def _sums(self, many: Iterable[Series], value: Callable[[Series], float], found: Found) -> dict[Key, float]:

@@ -7,21 +7,33 @@ clusters are compared with the stores on every cycle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 Kind = Literal["prometheus", "thanos"]
-PROMETHEUS: Mapping[str, str] = {}
 THANOS: Mapping[str, str] = {"dedup": "true", "partial_response": "false", "max_source_resolution": "0s"}
-PARTLY: Mapping[str, str] = {**THANOS, "partial_response": "true"}
-"""When a store fails a strict query: what the others know, marked as partial."""
 
 
-def params(kind: Kind, *, partly: bool = False) -> Mapping[str, str]:
-    """Returns the parameters that go with every query; Prometheus ignores what it does not know, so it gets none."""
-    return PROMETHEUS if kind == "prometheus" else PARTLY if partly else THANOS
+def params(
+    kind: Kind, *, partly: bool = False, replica_labels: Sequence[str] = (), resolution: str = "0s"
+) -> dict[str, str | list[str]]:
+    """Returns the parameters that go with every query; Prometheus ignores what it does not know, so it gets none.
+
+    Args:
+        kind: the backend's.
+        partly: take what the other stores know when one fails a strict query; the answer then says partial.
+        replica_labels: by which doubles are removed; without any, by what Thanos Query itself was started with.
+        resolution: the coarsest data that may be used, `0s` for raw samples only, `5m` or `1h` for downsampled ones.
+    """
+    if kind == "prometheus":
+        return {}
+    more: dict[str, str | list[str]] = {"partial_response": "true" if partly else "false"}
+    if replica_labels:
+        # The documentation says replicaLabels; the code reads the brackets.
+        more["replicaLabels[]"] = list(replica_labels)
+    return {**THANOS, **more, "max_source_resolution": resolution}
 
 
 def is_partial(warnings: tuple[str, ...]) -> bool:
@@ -67,9 +79,11 @@ def _store(entry: Mapping[str, Any]) -> Store:
 
 def _time(text: object) -> float:
     try:
-        at = datetime.fromisoformat(str(text)).timestamp()
+        read = datetime.fromisoformat(str(text))
     except ValueError:
         return math.nan
+    # A time without its zone would be read as the machine's local time: hours off, and fresh or stale by accident.
+    at = read.timestamp() if read.tzinfo is not None else math.nan
     return at if at > 0 else math.nan
 
 

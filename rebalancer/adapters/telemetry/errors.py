@@ -9,6 +9,11 @@ from rebalancer.errors import TelemetryError
 
 _LIMIT = 300
 """Characters of a server's own words that are repeated."""
+_CLIENT_REFUSED = ("ALERT_CERTIFICATE_", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA",
+                   "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_ACCESS_DENIED", "ALERT_DECRYPT_ERROR")  # fmt: skip
+"""TLS alerts by which a server refuses the client, as OpenSSL words them."""
+_HUNG_UP = ("EOF occurred", "Connection reset", "Broken pipe", "ReadError", "WriteError", "RemoteProtocolError",
+            "Connection aborted", "disconnected", "closed connection")  # fmt: skip
 
 
 class AnswerError(TelemetryError):
@@ -52,9 +57,18 @@ def unreachable(url: str, detail: str, *, retry: bool = True) -> AnswerError:
         return AnswerError(
             "unreachable", f"the certificate of {public(url)} is not trusted ({said}); set caFile of the backend."
         )
+    if any(word in detail.upper().replace(" ", "_") for word in _CLIENT_REFUSED):
+        return AnswerError(
+            "auth",
+            f"{public(url)} refuses our certificate ({said}); set clientCertFile and clientKeyFile of the backend to "
+            "one that its CA signed.",
+        )
+    # A server that refuses a client's certificate may hang up before its alert is read.
+    hung_up = url.startswith("https:") and any(word in detail for word in _HUNG_UP)
     return AnswerError(
         "unreachable",
-        f"{public(url)} can't be reached ({said}); check the URL, that the server runs and that the network allows it.",
+        f"{public(url)} can't be reached ({said}); check the URL, that the server runs and that the network allows it"
+        f"{', and clientCertFile if it asks for certificates' if hung_up else ''}.",
         retry=retry,
     )
 
@@ -94,8 +108,8 @@ def read(status: int, body: bytes, url: str, *, location: str = "", retry_after:
     if status in (401, 403):
         raise AnswerError(
             "auth",
-            f"{public(url)} refuses the credentials (HTTP {status}); set bearerTokenFile of the backend, "
-            "or let its token query metrics.",
+            f"{public(url)} refuses the credentials (HTTP {status}); set bearerTokenFile or basicAuth of the "
+            "backend, or let its account query metrics.",
         )
     try:
         answer = decode(body)

@@ -29,6 +29,7 @@ USUAL = f"quantile_over_time(0.5, {_WEEK}) and count_over_time({_WEEK}) >= {_DAY
 """The usual median of each pair that was measured for a day or more; in steps, because a week of raw samples of many
 pairs is above a server's limit."""
 RAW = "rebalancer_probe_probes_total"
+RULES = "rules/rebalancer-recording.yaml (or -native.yaml where native histograms are scraped)"
 _BY = ", ".join(PAIR)
 Pair = tuple[str, str, str]
 Sample = tuple[str, str, str, str]
@@ -73,7 +74,8 @@ class Recordings:
             values = (await self._backend.query(ALL, now)).series
             found = (await self._backend.query(times(SAMPLES, back=False), now)).series if values else ()
             at = {_pair(one.labels): float(one.values[0]) for one in found}
-            present = self._take(values, at, now)
+            present, doubled = self._take(values, at, now)
+            problems += doubled
             problems += await self.gaps.look({pair[:2]: one for pair, one in at.items() if pair[2] == "udp"}, now)
             if not values:
                 problems.append(await self._why_nothing(now))
@@ -109,14 +111,18 @@ class Recordings:
         self._usual = usual
         return usual, []
 
-    def _take(self, values: tuple[Series, ...], at: Mapping[Pair, float], now: float) -> set[Sample]:
-        present = set()
-        for one in values:
-            key = _key(one.labels)
-            if key is not None:
-                present.add(key)
-                self._known[key] = (float(one.values[0]), at.get(key[1:], now))
-        return present
+    def _take(self, values: tuple[Series, ...], at: Mapping[Pair, float], now: float) -> tuple[set[Sample], list[str]]:
+        found, doubled = _single(values)
+        present = set(found)
+        for key in present:
+            self._known[key] = (found[key], at.get(key[1:], now))
+        if not doubled:
+            return present, []
+        name, src, dst, proto = min(doubled)
+        return present, [
+            f"{self._backend.url} has several series of {name} from {src} to {dst} ({proto}) that differ, "
+            f"{len(doubled)} such in all; let one Prometheus per cluster record them, or set replicaLabels for Thanos."
+        ]
 
     def _aged(self, present: set[Sample], now: float) -> dict[Sample, tuple[float, float]]:
         """Ages count from the sample; what is not recorded any more is older than the present may be."""
@@ -144,22 +150,31 @@ class Recordings:
                 found = (await self._backend.query(times(metric, back=True), now)).series
                 ends[metric] = {_pair(one.labels): float(one.values[0]) for one in found}
             ages = {_pair(one.labels): float(one.values[0]) for one in last if one.labels["__name__"] == LAST_OK}
-            for one in last:
-                key = _key(one.labels)
-                if key is not None:
-                    self._known[key] = (float(one.values[0]), _end(key, ends, ages, now))
+            for key, value in _single(last)[0].items():
+                self._known[key] = (value, _end(key, ends, ages, now))
 
     async def _why_nothing(self, now: float) -> str:
         url = self._backend.url
         if (await self._backend.query(f"count({RAW})", now)).series:
             return (
-                f"{url} has probes' counters but no recordings {PREFIX}*; load rules/rebalancer-recording.yaml "
+                f"{url} has probes' counters but no recordings {PREFIX}*; load {RULES} "
                 "into each cluster's Prometheus, else no latency is known."
             )
         return (
             f"{url} has no recordings {PREFIX}* and no probes' counters; run rebalancer-probe in each cluster, let "
-            "Prometheus scrape it, and load rules/rebalancer-recording.yaml."
+            f"Prometheus scrape it, and load {RULES}."
         )
+
+
+def _single(values: tuple[Series, ...]) -> tuple[dict[Sample, float], set[Sample]]:
+    """Values by sample, and the samples of which there are several that differ: nobody knows which is true."""
+    found: dict[Sample, set[float]] = {}
+    for one in values:
+        key = _key(one.labels)
+        if key is not None:
+            found.setdefault(key, set()).add(float(one.values[0]))
+    doubled = {key for key, several in found.items() if len(several) > 1}
+    return {key: min(several) for key, several in found.items() if key not in doubled}, doubled
 
 
 def _end(key: Sample, ends: Mapping[str, Mapping[Pair, float]], ages: Mapping[Pair, float], now: float) -> float:

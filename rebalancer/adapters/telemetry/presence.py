@@ -135,6 +135,14 @@ class Presence:
             for selector, jobs in look.bare.items()
         )]  # fmt: skip
 
+    def known(self, selector: str) -> dict[str, float]:
+        """Returns the clusters in which a counter was seen within the last day -> its newest sample."""
+        found: dict[str, float] = {}
+        for (name, cluster, _), at in self._newest.items():
+            if name == selector:
+                found[cluster] = max(at, found.get(cluster, at))
+        return found
+
     def newest(self, cluster: str) -> float | None:
         """Returns the time of the newest sample ever seen of a cluster; None if none was."""
         times = [at for (_, name, _), at in self._newest.items() if name == cluster]
@@ -149,6 +157,8 @@ class Presence:
         newest = self.newest(cluster)
         if look.error:
             return self.failed(cluster, look.error)
+        if look.stores == ():
+            return self.failed(cluster, f"{self._backend.url} has no stores at all; look at its --endpoint flags.")
         by_store = None
         if look.stores is not None:
             by_store = dialect.of_cluster(look.stores, self._backend.labels[cluster], look.at_s, self._max_age_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rebalancer.adapters.telemetry.errors import AnswerError
@@ -14,7 +14,8 @@ _MATCHER = re.compile(
     r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)\s*(,|$)"""
 )
 CPU = "container_cpu_usage_seconds_total"
-CPU_FILTER = 'container!="",container!="POD"'
+THROTTLED, PERIODS = "container_cpu_cfs_throttled_periods_total", "container_cpu_cfs_periods_total"
+LIMITS = "kube_pod_container_resource_limits"
 # <deployment>-<hash of the ReplicaSet>-<5 characters>; both use Kubernetes' alphabet without vowels.
 POD_OF_DEPLOYMENT = "(.+)-[bcdf-hj-np-tv-xz24-9]{1,10}-[bcdf-hj-np-tv-xz24-9]{5}"
 WORKLOAD = "rebalancer_workload"
@@ -91,14 +92,45 @@ def _refused(text: str) -> AnswerError:
 
 def summed_rate(selector: Selector, by: Iterable[str], window_s: float) -> str:
     """Rates of a counter over the window, summed by labels; units of the counter per second."""
-    return f"sum by ({', '.join(by)}) (rate({selector}[{duration(window_s)}]))"
+    return f"sum by ({', '.join(by)}) ({_rate(selector, window_s)})"
 
 
 def cpu_rate(selector: Selector, by: Iterable[str], window_s: float) -> str:
     """Cores used by all pods of each Deployment, whose name comes from the pods'."""
-    rate = f"rate({selector}[{duration(window_s)}])"
-    named = f'label_replace({rate}, "{WORKLOAD}", "$1", "pod", "{POD_OF_DEPLOYMENT}")'
-    return f"sum by ({', '.join([*by, 'namespace', WORKLOAD])}) ({named})"
+    return f"sum by ({', '.join([*by, 'namespace', WORKLOAD])}) ({_named(_rate(selector, window_s))})"
+
+
+def throttled(stopped: Selector, periods: Selector, by: Iterable[str], window_s: float) -> str:
+    """Share of the scheduler's periods in which each Deployment's containers were throttled."""
+    labels = ", ".join([*by, "namespace", WORKLOAD])
+    parts = (f"sum by ({labels}) ({_named(_rate(one, window_s))})" for one in (stopped, periods))
+    return " / ".join(parts)
+
+
+def at_limit(selector: Selector, limits: Selector, by: Iterable[str], window_s: float) -> str:
+    """Used share of the CPU limit: mean over a Deployment's pods, of the container that is nearest to its limit."""
+    ours, container = [*by, "namespace", WORKLOAD], ", ".join([*by, "namespace", "pod", "container"])
+    use = f"sum by ({container}) ({_rate(selector, window_s)}) / on ({container}) max by ({container}) ({limits})"
+    return f"max by ({', '.join(ours)}) (avg by ({', '.join([*ours, 'container'])}) ({_named(use)}))"
+
+
+def either(parts: Mapping[str, str]) -> str:
+    """Several expressions in one query; the label `kind` tells whose a series is."""
+    return " or ".join(_kind(expression, kind) for kind, expression in parts.items())
+
+
+def _rate(selector: Selector, window_s: float) -> str:
+    return f"rate({selector}[{duration(window_s)}])"
+
+
+def _named(expression: str) -> str:
+    return f'label_replace({expression}, "{WORKLOAD}", "$1", "pod", "{POD_OF_DEPLOYMENT}")'
+
+
+def size(selector: Selector, by: str, window_s: float) -> str:
+    """Series now and samples of the window, by one label (`kind` tells which)."""
+    series, samples = f"count by ({by}) ({selector})", f"count_over_time({selector}[{duration(window_s)}])"
+    return either({"series": series, "samples": f"sum by ({by}) ({samples})"})
 
 
 def newest(selector: Selector, by: Iterable[str], *, back: bool = False) -> str:
@@ -115,7 +147,7 @@ def presence(up: Selector, by: Iterable[str], jobs: Iterable[str]) -> str:
     labels, of = ", ".join(by), up.where(("job", "=~", one_of(jobs)))
     seen = f"max by ({labels}) (timestamp({up}) and ({up} == 1))"
     down = f"count by ({labels}) (({of} == 0) and (max_over_time({of}[1h]) == 1))"
-    return f"{_kind(seen, 'seen')} or {_kind(down, 'down')}"
+    return either({"seen": seen, "down": down})
 
 
 def presence_back(up: Selector, by: Iterable[str]) -> str:
@@ -128,13 +160,13 @@ def room(by: Iterable[str], matchers: tuple[tuple[str, str, str], ...]) -> str:
     labels = list(by)
     both = ("resource", "=~", "cpu|memory")
     cordoned = Selector("kube_node_spec_unschedulable").where(*matchers)
-    parts = []
+    parts = {}
     for kind, metric in (("allocatable", "kube_node_status_allocatable"),
                          ("requested", "kube_pod_container_resource_requests")):  # fmt: skip
         of = Selector(metric).where(both, *matchers)
         usable = f"{of} unless on ({', '.join([*labels, 'node'])}) ({cordoned} == 1)"
-        parts.append(_kind(f"sum by ({', '.join([*labels, 'resource'])}) ({usable})", kind))
-    return " or ".join(parts)
+        parts[kind] = f"sum by ({', '.join([*labels, 'resource'])}) ({usable})"
+    return either(parts)
 
 
 def _kind(expression: str, kind: str) -> str:

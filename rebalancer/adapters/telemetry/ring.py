@@ -84,8 +84,9 @@ class Ring:
             row = self._rows.get(key)
             if row is None:
                 row = self._rows[key] = np.full(self._grid.slots, np.nan)
-            place = row[at : at + part.slots]
-            np.copyto(place, values, where=~np.isnan(values))
+                row[at : at + part.slots] = values
+            else:
+                np.copyto(row[at : at + part.slots], values, where=~np.isnan(values))
         self._high_s = max(self._high_s, part.end_s)
         self._low_s = min(self._low_s, part.start_s - part.step_s)
 
@@ -99,6 +100,10 @@ class Ring:
     def misses(self, names: Iterable[str]) -> bool:
         """Says whether slots of one of these clusters are missing because it was out of sight."""
         return any(name in self._holes for name in names)
+
+    def bound(self, slots: int) -> None:
+        """Keeps the chunks of the backfill within a number of slots."""
+        self.chunk = max(1, min(self.chunk, slots))
 
     def cheaper(self) -> bool:
         """Halves the chunk; says whether that was possible."""

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any, Protocol, cast
 
@@ -26,22 +25,27 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Retry
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from rebalancer.adapters.telemetry import errors
+from rebalancer.adapters.telemetry.access import Access
 from rebalancer.adapters.telemetry.decode import Answer
 
 MAX_BODY = 256 * 2**20
 WORKERS = 4
 """Requests in flight per backend: more make a client that is bound by its CPU slower, not faster."""
-_CHUNK = 2**16
+_CHUNK = 2**18
 _KEEP_ALIVE_S = 120.0
+
+
+Form = Mapping[str, str | list[str]]
+"""Fields of a request's body; a list is sent as the field several times."""
 
 
 class Transport(Protocol):
     """One backend's API. Raises AnswerError only."""
 
-    async def query(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query(self, query: str, form: Form, deadline_s: float) -> Answer:
         """Posts to /api/v1/query."""
 
-    async def query_range(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query_range(self, query: str, form: Form, deadline_s: float) -> Answer:
         """Posts to /api/v1/query_range; the form has start, end and step."""
 
     async def get(self, path: str, deadline_s: float) -> tuple[int, bytes]:
@@ -51,53 +55,25 @@ class Transport(Protocol):
         """Closes connections and threads."""
 
 
-def _headers(token_file: str, url: str) -> dict[str, str]:
-    # The token is read for each request: it is rotated in place. gzip costs the server more than the query does.
-    headers = {"Accept-Encoding": "identity", "Accept": "application/json"}
-    if token_file:
-        try:
-            token = Path(token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise errors.AnswerError(
-                "auth", f"bearerTokenFile {token_file} for {errors.public(url)} can't be read ({error}); "
-                "check the path and its permissions."
-            ) from error  # fmt: skip
-        if not token.isascii() or not token.isprintable() or " " in token:
-            raise errors.AnswerError(
-                "auth", f"bearerTokenFile {token_file} for {errors.public(url)} holds no token; write the token only."
-            )
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
-
-
-def _ssl_context(ca_file: str, url: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise errors.AnswerError(
-            "unreachable", f"caFile {ca_file} for {errors.public(url)} can't be used ({error}); name a PEM file."
-        ) from error
-
-
 class Httpx:
     """Thanos (or any such API) through httpx.
 
     Args:
-        url: base URL without a slash at its end.
-        token_file: file with a bearer token, re-read for each request; empty for none.
-        ca_file: PEM file of the CA; empty for the system's.
+        access: where it is and how it lets us in.
         max_body: cap of a body, bytes.
     """
 
-    def __init__(self, url: str, token_file: str = "", ca_file: str = "", max_body: int = MAX_BODY) -> None:
-        self._url, self._token_file, self._ca_file, self._max_body = url, token_file, ca_file, max_body
+    def __init__(self, access: Access, max_body: int = MAX_BODY) -> None:
+        self._access, self._url, self._max_body = access, access.url, max_body
         self._client: httpx.AsyncClient | None = None
+        self._retired: httpx.AsyncClient | None = None
+        self._stamp: tuple[float, ...] = ()
 
-    async def query(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query(self, query: str, form: Form, deadline_s: float) -> Answer:
         """See Transport."""
         return await self._ask("/api/v1/query", {"query": query, **form}, deadline_s)
 
-    async def query_range(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query_range(self, query: str, form: Form, deadline_s: float) -> Answer:
         """See Transport."""
         return await self._ask("/api/v1/query_range", {"query": query, **form}, deadline_s)
 
@@ -108,11 +84,12 @@ class Httpx:
 
     async def close(self) -> None:
         """See Transport."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        for client in (self._client, self._retired):
+            if client is not None:
+                await client.aclose()
+        self._client = self._retired = None
 
-    async def _ask(self, path: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def _ask(self, path: str, form: Form, deadline_s: float) -> Answer:
         response, body = await self._send("POST", path, form, deadline_s)
         headers = response.headers
         return errors.read(
@@ -120,23 +97,15 @@ class Httpx:
             location=headers.get("location", ""), retry_after=headers.get("retry-after", ""),
         )  # fmt: skip
 
-    async def _send(
-        self, method: str, path: str, form: Mapping[str, str] | None, deadline_s: float
-    ) -> tuple[httpx.Response, bytes]:
+    async def _send(self, method: str, path: str, form: Form | None, deadline_s: float) -> tuple[httpx.Response, bytes]:
         url = self._url + path
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                # Plain HTTP needs no trust; loading the system's takes longer than a query.
-                verify=_ssl_context(self._ca_file, url) if url.startswith("https:") else False,
-                trust_env=False,
-                limits=httpx.Limits(max_connections=WORKERS, keepalive_expiry=_KEEP_ALIVE_S),
-            )
-        headers = _headers(self._token_file, url)
+        headers = self._access.request_headers()
+        client = await self._connected()
         body = bytearray()
         try:
             async with (
                 asyncio.timeout(deadline_s),
-                self._client.stream(
+                client.stream(
                     method, url, data=dict(form) if form else None, headers=headers, timeout=deadline_s
                 ) as response,
             ):
@@ -149,6 +118,20 @@ class Httpx:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise errors.unreachable(url, f"{type(error).__name__}: {error}") from error
         return response, bytes(body)
+
+    async def _connected(self) -> httpx.AsyncClient:
+        """The client; a new one when a certificate was rotated, since httpx reads them once."""
+        stamp = self._access.stamp()
+        if self._client is None or stamp != self._stamp:
+            # Plain HTTP needs no trust; loading the system's takes longer than a query.
+            verify = self._access.ssl_context() if self._url.startswith("https:") else False
+            limits = httpx.Limits(max_connections=WORKERS, keepalive_expiry=_KEEP_ALIVE_S)
+            # The old client's requests under way go on; by the next rotation they have ended.
+            old, self._retired = self._retired, self._client
+            self._client, self._stamp = httpx.AsyncClient(verify=verify, trust_env=False, limits=limits), stamp
+            if old is not None:
+                await old.aclose()
+        return self._client
 
 
 class _Watch(threading.local):
@@ -195,7 +178,21 @@ class _Adapter(HTTPAdapter):
 
     def __init__(self) -> None:
         super().__init__(pool_connections=1, pool_maxsize=WORKERS, max_retries=Retry(0, read=False), pool_block=True)
+        self.stamp: tuple[float, ...] | None = None
+        self._own(None)
+
+    def renew(self, context: ssl.SSLContext, stamp: tuple[float, ...]) -> None:
+        """Makes new connections with this context; requests under way end on the old ones."""
+        self._own(context)
+        self.stamp = stamp
+
+    def _own(self, context: ssl.SSLContext | None) -> None:
+        # The context carries trust and client certificate; requests' own `verify` and `cert` would be added to it.
+        self.init_poolmanager(1, WORKERS, block=True, **({"ssl_context": context} if context is not None else {}))
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
+        """Leaves a pool as its context made it."""
 
 
 @contextlib.contextmanager
@@ -242,11 +239,10 @@ class _Parsed(requests.Response):
 class _Session(requests.Session):
     """What prometheus-api-client lacks: form in the body, errors with their text, a cap, a total deadline."""
 
-    def __init__(self, url: str, token_file: str, ca_file: str, max_body: int) -> None:
+    def __init__(self, access: Access, max_body: int) -> None:
         super().__init__()
         self.trust_env = False
-        self._backend, self._token_file, self._max_body = url, token_file, max_body
-        self.verify = ca_file or True
+        self._access, self._max_body, self._lock = access, max_body, threading.Lock()
         super().mount("http://", _Adapter())
         super().mount("https://", _Adapter())
 
@@ -270,7 +266,8 @@ class _Session(requests.Session):
 
     def send_by(self, method: str, url: str, form: Any, deadline_s: float) -> tuple[int, Mapping[str, str], bytes]:
         """Sends and reads everything within the deadline (s); raises AnswerError."""
-        headers = _headers(self._token_file, url)
+        headers = self._access.request_headers()
+        self._trust(url)
         end = time.monotonic() + deadline_s
         with _until(end) as cut:
             try:
@@ -288,6 +285,14 @@ class _Session(requests.Session):
             if cut.is_set():
                 raise errors.timeout(url, deadline_s)
         return response.status_code, response.headers, body
+
+    def _trust(self, url: str) -> None:
+        """Has certificates read anew for new connections once they were rotated."""
+        adapter = cast(_Adapter, self.get_adapter(url))
+        stamp = self._access.stamp()
+        if url.startswith("https:") and adapter.stamp != stamp:
+            with self._lock:
+                adapter.renew(self._access.ssl_context(), stamp)
 
     def _body(self, response: requests.Response, url: str) -> bytes:
         body = bytearray()
@@ -312,13 +317,13 @@ def _cause(error: BaseException) -> str:
 class PromApi:
     """Prometheus through prometheus-api-client in bounded worker threads; arguments as Httpx."""
 
-    def __init__(self, url: str, token_file: str = "", ca_file: str = "", max_body: int = MAX_BODY) -> None:
-        self._url = url
-        self._session = _Session(url, token_file, ca_file, max_body)
-        self._client = PrometheusConnect(url, session=self._session, retry=Retry(0), method="POST")
+    def __init__(self, access: Access, max_body: int = MAX_BODY) -> None:
+        self._url = access.url
+        self._session = _Session(access, max_body)
+        self._client = PrometheusConnect(access.url, session=self._session, retry=Retry(0), method="POST")
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="prometheus")
 
-    async def query(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query(self, query: str, form: Form, deadline_s: float) -> Answer:
         """See Transport."""
 
         def ask(left_s: float) -> Answer:
@@ -326,10 +331,10 @@ class PromApi:
 
         return cast(Answer, await self._run(ask, "/api/v1/query", deadline_s))
 
-    async def query_range(self, query: str, form: Mapping[str, str], deadline_s: float) -> Answer:
+    async def query_range(self, query: str, form: Form, deadline_s: float) -> Answer:
         """See Transport."""
         # The library rounds the times to seconds and then lets `params` win, which carry them exactly.
-        start, end = (datetime.fromtimestamp(float(form[key]), UTC) for key in ("start", "end"))
+        start, end = (datetime.fromtimestamp(float(str(form[key])), UTC) for key in ("start", "end"))
 
         def ask(left_s: float) -> Answer:
             found = self._client.custom_query_range(query, start, end, form["step"], params=dict(form), timeout=left_s)

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import check, counters, promql, throughput
+from rebalancer.adapters.telemetry import check, counters, cpu, promql, throughput
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import Ask, Found, Source, asks_of, cpu_selector
+from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window
 from rebalancer.adapters.telemetry.network import Recordings
-from rebalancer.adapters.telemetry.presence import Presence, best_of
+from rebalancer.adapters.telemetry.presence import Presence, best_of, when
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
@@ -46,6 +46,7 @@ class _Part:
 
     found: dict[tuple[str, str, str, bool], Found] = field(default_factory=dict)
     cpu: dict[tuple[str, str], float] = field(default_factory=dict)
+    censored: dict[tuple[str, str], str] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -110,9 +111,11 @@ class MetricsTelemetry:
         units = {key[0]: rows[key][0] for key in keys}
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
         latest = np.array([rows[key][1] for key in keys], dtype=np.float64)
-        cpu = {key: cores for part in parts for key, cores in part.cpu.items()}
+        used = {key: cores for part in parts for key, cores in part.cpu.items()}
+        hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
-        return DemandAnswer(keys, units, values, latest, views, cpu, tuple(problems))
+        problems |= dict.fromkeys(filter(None, (_nowhere(ask, parts) for ask in asks)))
+        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden)
 
     async def room(self) -> RoomAnswer:
         """See Telemetry. Cordoned nodes don't count."""
@@ -210,7 +213,7 @@ class MetricsTelemetry:
     async def _fill(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float, part: _Part) -> None:
         sources = self._sources(side, asks)
         tasks = (source.fetch(grid, self._spec.rate_window, now, side.complete) for source in sources)
-        found, part.cpu = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
+        found, _ = await asyncio.gather(asyncio.gather(*tasks), self._cpu(side, asks, now, part))
         part.found = {source.ask.id: one for source, one in zip(sources, found, strict=True)}
         usable = [source for source in sources if not part.found[source.ask.id].failed]
         selectors = list(dict.fromkeys(source.selector() for source in usable))
@@ -227,9 +230,7 @@ class MetricsTelemetry:
             # Its workloads' demand now is not known here; of a way of counting that never answered nobody waits for it.
             views = {n: View("partial", now, why) if v.complete else v for n, v in views.items()}
         for source in usable:
-            text = f"{source.ask.query or promql.CPU} at {side.backend.name} has values that are no numbers."
-            for name in part.found[source.ask.id].senseless & views.keys():
-                views[name] = View("partial", now, text) if views[name].complete else views[name]
+            _doubt(side, source, part.found[source.ask.id], views, now)
         part.problems += [problem for one in found for problem in one.problems] + side.presence.problems(look)
         part.views = views
 
@@ -245,23 +246,17 @@ class MetricsTelemetry:
         side.sources = kept
         return list(kept.values())
 
-    async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> dict[tuple[str, str], float]:
+    async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> None:
+        """Cores by workload, and, where they are the demand, what hides some of it."""
+        window = self._spec.rate_window
         namespaces = {namespace for ask in asks for namespace in ask.namespaces}
-        if not namespaces:
-            return {}
-        backend, used = side.backend, dict[tuple[str, str], float]()
-        query = promql.cpu_rate(cpu_selector(backend, namespaces), backend.by, self._spec.rate_window)
-        try:
-            answer = await backend.query(query, now)
-        except AnswerError as error:
-            part.problems.append(f"CPU: {error}")
-            return {}
-        for series in answer.series:
-            cluster, name = backend.cluster_of(series.labels), series.labels.get(promql.WORKLOAD, "")
-            if cluster and name and np.isfinite(series.values[0]):
-                key = f"{series.labels.get('namespace', '')}/{name}", cluster
-                used[key] = used.get(key, 0.0) + float(series.values[0])
-        return used
+        by_cpu = {namespace for ask in asks if not ask.query for namespace in ask.namespaces}
+        if namespaces:
+            part.cpu, problems = await cpu.used(side.backend, namespaces, window, now)
+            part.problems += problems
+        if by_cpu:
+            part.censored, problems = await cpu.censored(side.backend, by_cpu, window, now)
+            part.problems += problems
 
     def _rows(
         self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View], slots: int
@@ -300,10 +295,12 @@ class MetricsTelemetry:
         except TimeoutError:
             return {}, f"room: {backend.url} did not answer within {self._deadline_s:g} s"
         found: dict[str, dict[str, dict[str, float]]] = {}
+        doubled: set[str] = set()
         for series in answer.series:
             cluster, labels = backend.cluster_of(series.labels), series.labels
             if cluster:
                 kinds = found.setdefault(cluster, {}).setdefault(labels.get("resource", ""), {})
+                doubled |= {cluster} if labels.get("kind", "") in kinds else set()
                 kinds[labels.get("kind", "")] = float(series.values[0])
         rooms = {
             name: {
@@ -313,7 +310,8 @@ class MetricsTelemetry:
             }
             for name, resources in found.items()
         }
-        return {name: one for name, one in rooms.items() if one}, ""
+        told = f"room: {backend.url} has several sums for {', '.join(sorted(doubled))}; give each cluster one label"
+        return {n: one for n, one in rooms.items() if one and n not in doubled}, told if doubled else ""
 
     async def _of(
         self, side: _Side, reading: Awaitable[tuple[dict[K, V], list[str]]], what: str
@@ -337,6 +335,28 @@ class MetricsTelemetry:
             for pair, value in found.items():
                 usual[pair] = max(value, usual.get(pair, 0.0))
         return usual, problems
+
+
+def _doubt(side: _Side, source: Source, one: Found, views: dict[str, View], now: float) -> None:
+    """Makes views partial where an answer is there, but is not to be believed."""
+    name, where = source.ask.query or promql.CPU, f"at {side.backend.name}"
+    doubts = dict.fromkeys(one.senseless, View("partial", now, f"{name} {where} has values that are no numbers."))
+    if one.answered and one.empty:
+        # No traffic leaves a counter where it was. Gone everywhere at once, it was renamed, dropped or not answered.
+        for cluster, at in side.presence.known(str(source.selector())).items():
+            text = f"{name} {where} has no series at all, and had some until {when(at)}; was it renamed or dropped?"
+            doubts[cluster] = View("partial", at, text)
+    for cluster, doubt in doubts.items():
+        if cluster in views and views[cluster].complete:
+            views[cluster] = doubt
+
+
+def _nowhere(ask: Ask, parts: Sequence[_Part]) -> str:
+    """A sentence if every backend answered and none has a series of a counter; empty otherwise."""
+    found = [part.found.get(ask.id) for part in parts]
+    if ask.query and found and all(one is not None and one.answered and one.empty for one in found):
+        return f"{ask.query} has no series at any backend; correct demand.query, or let its source be scraped."
+    return ""
 
 
 _NO_BACKEND = "no backend serves {}; add it to telemetry.backends[].clusters."

@@ -247,7 +247,7 @@ class Demand:
         by_origin: origin region -> demand; empty when origins are unknown.
         served: (origin, cluster) -> demand seen there; empty if unknown.
         missing: clusters whose part is missing from the numbers; their last known part is held in them.
-        censored: CPU as demand while pods are throttled or at their limit.
+        censored: clusters where CPU, as demand, hides some of it -> why: pods are throttled or at their limit.
         as_of_s: time of the newest sample; NaN if none.
     """
 
@@ -256,7 +256,7 @@ class Demand:
     by_origin: Mapping[str, float] = field(default_factory=dict)
     served: Mapping[tuple[str, str], float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    censored: bool = False
+    censored: Mapping[str, str] = field(default_factory=dict)
     as_of_s: float = float("nan")
     cpu_cores: Mapping[str, float] = field(default_factory=dict)
 

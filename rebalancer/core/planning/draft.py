@@ -101,6 +101,8 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
         f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
         f"{policy.lead_s:.0f} s ({method})"
     )
+    for cluster, why in demand.censored.items():
+        draft.lines.append(f"demand and forecast are censored in {cluster}, so that more may be wanted: {why}")
     draft.capacity = _capacity(draft, demand, memory)
     if not draft.capacity > 0:
         draft.refuse("capacity-unknown")

@@ -286,6 +286,15 @@ def test_an_origin_that_nobody_counts_any_more_is_not_taken_for_asleep() -> None
     assert found.workloads[WEB].traffic["ap", "ap-1"] == pytest.approx(1.0)
 
 
+def test_cpu_that_hides_demand_is_told_with_its_cluster_and_why() -> None:
+    origins = {"eu": 30.0}
+    seen = snapshot(SETTLED, origins)
+    hidden = replace(_known(seen), censored={"eu-1": "its pods are throttled in 41% of the CPU periods"})
+    lines = one(replace(seen, demand={WEB: hidden}), origins).workloads[WEB].lines
+    assert any("censored in eu-1" in line and "41%" in line for line in lines)
+    assert not any("censored" in line for line in one(seen, origins).workloads[WEB].lines)
+
+
 UNKNOWN: dict[str, Callable[[Snapshot], Snapshot]] = {
     "demand-unknown": lambda s: replace(s, demand={WEB: Unknown("demand-unknown", detail="no series")}),
     "demand is no number": lambda s: replace(s, demand={WEB: Demand("requests/s", float("nan"))}),

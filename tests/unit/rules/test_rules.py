@@ -16,7 +16,7 @@ from rules.__main__ import HERE, generate
 from rules.alerts import WANTED_REFUSALS, alert_groups
 from rules.model import Alert
 from rules.recording import recording_groups
-from tests.unit.rules.binaries import find
+from tests.stack.fixtures import program
 
 ALERTS = [rule for group in alert_groups() for rule in group.rules if isinstance(rule, Alert)]
 NATIVE = recording_groups(native=True)
@@ -88,7 +88,7 @@ def test_wanted_refusals_are_reason_ids() -> None:
 def test_promtool_accepts_the_files() -> None:
     files = [str(HERE / name) for name in generate() if name.endswith(".yaml")]
     done = subprocess.run(
-        [find("promtool"), "check", "rules", "--lint=all", *files], capture_output=True, text=True, timeout=60
+        [program("promtool"), "check", "rules", "--lint=all", *files], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -96,7 +96,7 @@ def test_promtool_accepts_the_files() -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in (HERE / "tests").glob("*.yml")))
 def test_promtool_tests_pass(name: str) -> None:
     done = subprocess.run(
-        [find("promtool"), "test", "rules", name], cwd=HERE / "tests", capture_output=True, text=True, timeout=120
+        [program("promtool"), "test", "rules", name], cwd=HERE / "tests", capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -116,6 +116,6 @@ def test_a_broken_rule_fails_its_promtool_test(tmp_path: Path) -> None:
     test = tmp_path / "tests" / "recording.yml"
     test.write_text((HERE / "tests" / "recording.yml").read_text(encoding="utf-8"), encoding="utf-8")
     done = subprocess.run(
-        [find("promtool"), "test", "rules", test.name], cwd=test.parent, capture_output=True, text=True, timeout=60
+        [program("promtool"), "test", "rules", test.name], cwd=test.parent, capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0, "the tests would not notice"

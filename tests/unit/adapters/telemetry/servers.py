@@ -24,7 +24,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers.get("content-length", 0))
-        form = parse_qs(self.rfile.read(length).decode())
+        body = self.rfile.read(length)
+        self.server.bodies.append(body)
+        form = parse_qs(body.decode())
         self._do({name: values[0] for name, values in form.items()})
 
     def _do(self, form: dict[str, str]) -> None:
@@ -57,6 +59,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.behaviour = behaviour
         self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
+        self.bodies: list[bytes] = []
         self.ended = threading.Event()
 
     @property

@@ -39,9 +39,33 @@ def test_a_scalar_is_a_series_without_labels() -> None:
     assert (dict(series.labels), series.values.tolist()) == ({}, [7.0])
 
 
-def test_native_histograms_are_counted_and_left_out() -> None:
-    answer = decode(success([{"metric": {}, "histogram": [1, {"count": "3"}]}, {"metric": {}, "value": [1, "2"]}]))
-    assert (answer.histograms, len(answer.series)) == (1, 1)
+HISTOGRAM = {"count": "3", "sum": "0.5", "buckets": [[0, "0.1", "0.2", "3"]]}
+
+
+def test_a_native_histogram_counts_as_the_counter_that_it_replaces() -> None:
+    instant = decode(success([{"metric": {"a": "b"}, "histogram": [1, HISTOGRAM]}, {"metric": {}, "value": [1, "2"]}]))
+    assert [one.values.tolist() for one in instant.series] == [[3.0], [2.0]]
+    both = {"metric": {}, "values": [[1, "1"], [4, "4"]], "histograms": [[2, HISTOGRAM], [3, {"count": "NaN"}]]}
+    [ranged] = decode(success([both], "matrix")).series
+    np.testing.assert_equal(ranged.times_s, [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_equal(ranged.values, [1.0, 3.0, math.nan, 4.0])
+
+
+@pytest.mark.parametrize("bad", [[1, {}], [1, {"count": "x"}], [1], {"count": "1"}])
+def test_a_histogram_without_a_count_makes_the_answer_unusable(bad: Any) -> None:
+    with pytest.raises(NotPrometheus):
+        decode(success([{"metric": {}, "histogram": bad}]))
+
+
+def test_a_text_is_no_number() -> None:
+    with pytest.raises(NotPrometheus):
+        decode(success([1, "words"], "string"))
+
+
+@pytest.mark.parametrize("values", [[[1]], [[1, "2", 3]], [[1, "x"]], [[1, None]], ["1", "2"], [[1, "2"], []]])
+def test_a_sample_that_is_no_pair_of_numbers_makes_the_answer_unusable(values: list[Any]) -> None:
+    with pytest.raises(NotPrometheus):
+        decode(success([{"metric": {}, "values": values}], "matrix"))
 
 
 def test_nothing_found_is_an_empty_answer() -> None:

@@ -65,3 +65,10 @@ def test_only_thanos_gets_parameters() -> None:
     assert params("thanos")["partial_response"] == "false"
     assert params("thanos")["max_source_resolution"] == "0s"
     assert params("thanos", partly=True)["partial_response"] == "true"
+
+
+def test_a_check_without_a_time_zone_is_not_taken_for_local_time() -> None:
+    entry = {**_store("a", "eu", "refused"), "lastCheck": "2027-01-15T07:59:00"}
+    found = of_cluster(stores({"sidecar": [entry]}), ("cluster", "eu"), NOW, 60.0)
+    assert found is not None
+    assert (found.healthy, found.since_s) == (False, None)

@@ -12,9 +12,9 @@ import yaml
 
 from rebalancer.adapters.telemetry import gaps, network, throughput
 from rebalancer.core.network import Gap, LatencyMap, Throughput
+from tests.stack.fixtures import program
 from tests.unit.adapters.telemetry.servers import Behaviour, Handler, always, serving, success
 from tests.unit.adapters.telemetry.test_view import Clock, telemetry
-from tests.unit.rules.binaries import find
 
 PAIR = {"src_cluster": "eu-1", "dst_cluster": "us-1", "proto": "udp"}
 HOUR_S = 3600.0
@@ -117,7 +117,7 @@ def test_a_real_server_gives_the_growth_over_a_gap(
     }  # fmt: skip
     path = tmp_path / "gap.yml"
     path.write_text(yaml.safe_dump(document))
-    done = subprocess.run([find("promtool"), "test", "rules", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([program("promtool"), "test", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, what + done.stdout + done.stderr
 
 

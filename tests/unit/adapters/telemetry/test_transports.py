@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from rebalancer.adapters.telemetry.access import Access
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.transports import Httpx, PromApi, Transport
 from tests.unit.adapters.telemetry.servers import (
@@ -72,7 +74,7 @@ async def _ask(transport: Transport, deadline_s: float = DEADLINE_S) -> object:
 def _fault(kind: Kind, server: Server) -> tuple[AnswerError, float]:
     began = time.monotonic()
     with pytest.raises(AnswerError) as caught:
-        asyncio.run(_ask(kind(server.url.replace("http://", "http://me:secret@"))))
+        asyncio.run(_ask(kind(Access(server.url.replace("http://", "http://me:secret@")))))
     return caught.value, time.monotonic() - began
 
 
@@ -104,7 +106,7 @@ def test_the_worker_thread_ends_with_the_deadline(behaviour: Behaviour) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_body_over_the_cap_is_not_read_to_its_end(kind: Kind) -> None:
     with serving(always(200, success([]) + b" " * 10_000)) as server, pytest.raises(AnswerError, match="larger") as got:
-        asyncio.run(_ask(kind(server.url, max_body=2000)))
+        asyncio.run(_ask(kind(Access(server.url), max_body=2000)))
     assert got.value.kind == "too-many-samples"
 
 
@@ -113,7 +115,7 @@ def test_nobody_listening_is_unreachable_and_may_be_tried_again(kind: Kind) -> N
     with serving(hang) as server:
         url = server.url
     with pytest.raises(AnswerError) as got:
-        asyncio.run(_ask(kind(url)))
+        asyncio.run(_ask(kind(Access(url))))
     assert (got.value.kind, got.value.retry) == ("unreachable", True)
     assert "refused" in str(got.value) or "attempts failed" in str(got.value)
 
@@ -122,7 +124,7 @@ def test_nobody_listening_is_unreachable_and_may_be_tried_again(kind: Kind) -> N
 def test_the_form_goes_in_the_body_and_the_answer_keeps_its_warnings(kind: Kind) -> None:
     body = success([{"metric": {"a": "b"}, "value": [1.5, "+Inf"]}], warnings=["half"], infos=["hint"])
     with serving(always(200, body)) as server:
-        answer = asyncio.run(_ask(kind(server.url)))
+        answer = asyncio.run(_ask(kind(Access(server.url))))
         [(path, form, headers)] = server.requests
     assert path == "/api/v1/query"
     assert form == {"query": "up", "time": "1"}
@@ -139,7 +141,7 @@ def test_a_range_keeps_fractions_of_seconds(kind: Kind) -> None:
         await transport.close()
 
     with serving(always(200, success([], "matrix"))) as server:
-        asyncio.run(ask(kind(server.url)))
+        asyncio.run(ask(kind(Access(server.url))))
         [(path, form, _)] = server.requests
     assert path == "/api/v1/query_range"
     assert form == {"query": "up", "start": "10.250", "end": "20.500", "step": "0.250"}
@@ -150,7 +152,7 @@ def test_the_token_is_read_again_for_each_request(kind: Kind, tmp_path: Path) ->
     token = tmp_path / "token"
 
     async def ask(url: str) -> None:
-        transport = kind(url, str(token))
+        transport = kind(Access(url, token_file=str(token)))
         for text in ("one\n", "two"):
             token.write_text(text)
             await transport.query("up", {}, 2.0)
@@ -168,11 +170,52 @@ def test_a_token_file_that_holds_no_token_is_named(kind: Kind, tmp_path: Path, c
     if content is not None:
         token.write_text(content)
     with pytest.raises(AnswerError, match="bearerTokenFile") as got:
-        asyncio.run(_ask(kind("http://127.0.0.1:1", str(token))))
+        asyncio.run(_ask(kind(Access("http://127.0.0.1:1", token_file=str(token)))))
     assert got.value.kind == "auth"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ca_file_that_is_missing_is_named(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(AnswerError, match="nowhere"):
-        asyncio.run(_ask(kind("https://127.0.0.1:1", ca_file=str(tmp_path / "nowhere.pem"))))
+        asyncio.run(_ask(kind(Access("https://127.0.0.1:1", ca_file=str(tmp_path / "nowhere.pem")))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_password_is_read_again_and_sent_with_the_tenants_header(kind: Kind, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+
+    async def ask(url: str) -> None:
+        transport = kind(
+            Access(url, username="me", password_file=str(password), headers=(("X-Scope-OrgID", "team-a|team-b"),))
+        )
+        for text in ("one\n", "tw:o é"):
+            password.write_text(text, encoding="utf-8")
+            await transport.query("up", {}, 2.0)
+        await transport.close()
+
+    with serving(always(200, success([]))) as server:
+        asyncio.run(ask(server.url))
+        sent = [headers for _, _, headers in server.requests]
+    pairs = [base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode() for headers in sent]
+    assert pairs == ["me:one", "me:tw:o é"]
+    assert {headers["X-Scope-OrgID"] for headers in sent} == {"team-a|team-b"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_list_in_the_form_is_sent_as_a_field_several_times(kind: Kind) -> None:
+    async def ask(transport: Transport) -> None:
+        await transport.query("up", {"replicaLabels[]": ["a", "b"]}, 2.0)
+        await transport.close()
+
+    with serving(always(200, success([]))) as server:
+        asyncio.run(ask(kind(Access(server.url))))
+        assert server.bodies == [b"query=up&replicaLabels%5B%5D=a&replicaLabels%5B%5D=b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_certificate_that_cannot_be_read_is_named(kind: Kind, tmp_path: Path) -> None:
+    cert = tmp_path / "client.pem"
+    cert.write_text("no certificate")
+    with pytest.raises(AnswerError, match=r"clientCertFile .*client\.pem") as got:
+        asyncio.run(_ask(kind(Access("https://127.0.0.1:1", cert_file=str(cert)))))
+    assert got.value.kind == "auth"

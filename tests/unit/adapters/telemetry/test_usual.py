@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from rebalancer.adapters.telemetry import network
+from tests.stack.fixtures import program
 from tests.unit.adapters.telemetry.servers import Behaviour, Handler, always, serving, success
 from tests.unit.adapters.telemetry.test_view import Clock, telemetry
-from tests.unit.rules.binaries import find
 
 
 def week(usual: list[tuple[str, str, str, str]]) -> Behaviour:
@@ -95,5 +95,5 @@ def test_a_real_server_gives_the_median_of_a_week(
     }  # fmt: skip
     path = tmp_path / "usual.yml"
     path.write_text(yaml.safe_dump(document))
-    done = subprocess.run([find("promtool"), "test", "rules", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([program("promtool"), "test", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, what + done.stdout + done.stderr

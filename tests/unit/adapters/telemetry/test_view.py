@@ -12,6 +12,7 @@ import pytest
 from rebalancer.adapters.telemetry import MetricsTelemetry
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
+from rebalancer.core.model import Unknown
 from rebalancer.core.policy import DemandSpec, Policy
 from rebalancer.ports import DemandAnswer, DemandWindow, Selection
 from tests.unit.adapters.telemetry.servers import Behaviour, Handler, Server, always, failure, hang, serving, success
@@ -317,4 +318,135 @@ def test_check_of_a_login_page_is_one_finding_with_the_next_step() -> None:
         assert "url" in finding.next_step
 
     with serving(always(200, b"<html>Sign in</html>", content_type="text/html")) as server:
+        asyncio.run(work(server.url))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_empty_answer_for_a_metric_that_was_there_is_not_believed(restarted: bool) -> None:
+    clock, gone = Clock(), False
+    good = fake({"eu-1": 5.0, "us-1": 7.0}, clock.now)
+
+    def renamed(handler: Handler) -> None:
+        query = handler.form["query"]
+        if gone and "requests_total" in query and "max_over_time" not in query:
+            handler.answer(200, success([], "matrix" if "step" in handler.form else "vector"))
+        else:
+            good(handler)
+
+    with serving(renamed) as server:
+
+        async def work() -> DemandAnswer:
+            nonlocal gone
+            tele = telemetry(clock, {"url": server.url})
+            before = await tele.demand(WINDOW, WEB)
+            assert all(view.complete for view in before.views.values())
+            gone = True
+            if restarted:
+                await tele.close()
+                tele = telemetry(clock, {"url": server.url})
+            answer = await tele.demand(WINDOW, WEB)
+            await tele.close()
+            return answer
+
+        answer = run(work())
+    assert {view.state for view in answer.views.values()} == {"partial"}
+    assert all("has no series at all, and had some until" in view.detail for view in answer.views.values())
+    assert any("has no series at any backend" in sentence for sentence in answer.errors)
+
+
+def test_a_metric_that_never_was_is_named_and_nobody_is_blamed() -> None:
+    clock = Clock()
+    good = fake({"eu-1": 5.0, "us-1": 7.0}, clock.now)
+
+    def without(handler: Handler) -> None:
+        good(handler) if "up" in handler.form["query"] else handler.answer(200, success([]))
+
+    with serving(without) as server:
+
+        async def work() -> DemandAnswer:
+            tele = telemetry(clock, {"url": server.url})
+            answer = await tele.demand(WINDOW, WEB)
+            await tele.close()
+            return answer
+
+        answer = run(work())
+    assert answer.keys == ()
+    assert any("requests_total has no series at any backend; correct demand.query" in text for text in answer.errors)
+    assert all(view.complete for view in answer.views.values())
+
+
+def test_a_thanos_without_stores_knows_nothing_whatever_it_answers() -> None:
+    clock = Clock()
+    good = fake({"eu-1": 5.0, "us-1": 7.0}, clock.now)
+
+    def empty(handler: Handler) -> None:
+        if handler.path == "/api/v1/stores":
+            handler.answer(200, b'{"status": "success", "data": {}}')
+        else:
+            good(handler)
+
+    with serving(empty) as server:
+
+        async def work() -> DemandAnswer:
+            tele = telemetry(clock, {"url": server.url, "type": "thanos"})
+            answer = await tele.demand(WINDOW, WEB)
+            await tele.close()
+            return answer
+
+        answer = run(work())
+    assert {view.state for view in answer.views.values()} == {"failed"}
+    assert all("has no stores at all" in view.detail for view in answer.views.values())
+
+
+def test_several_sums_where_one_is_expected_are_no_room() -> None:
+    def doubled(handler: Handler) -> None:
+        labels = {"cluster": "eu-1", "resource": "cpu", "kind": "allocatable"}
+        other = {**labels, "cluster": "us-1"}
+        result = [
+            {"metric": m, "value": [NOW, str(n)]} for m, n in ((labels, 8), ({**labels, "k8s": "x"}, 4), (other, 2))
+        ]
+        handler.answer(200, success(result))
+
+    async def work(url: str) -> None:
+        tele = telemetry(Clock(), {"url": url})
+        answer = await tele.room()
+        await tele.close()
+        assert answer.clusters["us-1"] == {"cpu": (2.0, 0.0)}
+        room = answer.clusters["eu-1"]
+        assert isinstance(room, Unknown)
+        assert "several sums for eu-1" in room.detail
+
+    with serving(doubled) as server:
+        asyncio.run(work(server.url))
+
+
+def test_several_recordings_of_one_pair_that_differ_are_no_measurement() -> None:
+    def doubled(handler: Handler) -> None:
+        pair = {"src_cluster": "eu-1", "dst_cluster": "us-1", "proto": "udp"}
+        if "timestamp" in handler.form["query"]:
+            handler.answer(200, success([{"metric": pair, "value": [NOW, str(NOW - 5)]}]))
+        else:
+            mean = {"__name__": "pair:rebalancer_probe_rtt_seconds:mean2m"}
+            samples = {"__name__": "pair:rebalancer_probe_samples:increase2m"}
+            back = {**pair, "src_cluster": "us-1", "dst_cluster": "eu-1"}
+            result: list[Any] = [
+                {"metric": {**name, **one, "job": job}, "value": [NOW, str(value)]}
+                for name, one, job, value in (
+                    (mean, pair, "a", 0.02), (mean, pair, "b", 0.9),
+                    (samples, pair, "a", 100), (samples, pair, "b", 100),
+                    (mean, back, "a", 0.03), (samples, back, "a", 100),
+                )
+            ]  # fmt: skip
+            handler.answer(200, success(result))
+
+    async def work(url: str) -> None:
+        tele = telemetry(Clock(), {"url": url})
+        answer = await tele.network(NOW)
+        await tele.close()
+        assert any(
+            "several series of pair:rebalancer_probe_rtt_seconds:mean2m from eu-1 to us-1" in e for e in answer.errors
+        )
+        assert 0.9 not in {cell.rtt_mean_s for cell in answer.map.cells.values()}
+
+    with serving(doubled) as server:
         asyncio.run(work(server.url))
