@@ -64,17 +64,15 @@ class Path:
         name: the peer's cluster, for people.
         address: resolved socket address, None while the name has never been resolved.
         session: its probes.
-        active: False stops its sending for good.
     """
 
-    __slots__ = ("active", "address", "family", "name", "session")
+    __slots__ = ("address", "family", "name", "session")
 
     def __init__(self, name: str, session: PathSession) -> None:
         self.name = name
         self.session = session
         self.address: sockets.SocketAddress | None = None
         self.family: int = socket.AF_INET
-        self.active = True
 
 
 class Sender:
@@ -146,9 +144,12 @@ class Sender:
 
     def remove(self, path: Path) -> None:
         """Removes a path; what it had under way is never counted."""
-        path.active = False
-        self._schedule.remove(path)
+        self.rest(path)
         self._paths.pop(path.session.ssid, None)
+
+    def rest(self, path: Path) -> None:
+        """Sends no more on a path; what it has under way still settles."""
+        self._schedule.remove(path)
 
     def boost(self, path: Path, now_s: float) -> None:
         """Probes a path more often for a minute; not while the own socket drops, which that would only worsen."""

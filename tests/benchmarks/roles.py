@@ -99,7 +99,7 @@ async def probe(load: Load) -> dict[str, Any]:
         await asyncio.sleep(_DETECT_EVERY_S)
     sent = sum(path.session.next_seq for path in paths)
     for path in paths:
-        path.active = False
+        sender.rest(path)
     await asyncio.sleep(SETTLE_S)
     outcomes = {
         name: sum(path.session.stats.outcomes[index] for path in paths) for name, index in OUTCOME_INDEX.items()

@@ -127,6 +127,24 @@ def test_a_closed_port_is_refused_and_no_path_loss(host: str) -> None:
     asyncio.run(test())
 
 
+def test_a_path_at_rest_settles_what_is_under_way_and_sends_no_more() -> None:
+    async def main() -> None:
+        sender, stats = Sender(SenderSettings(interval_s=0.02, timeout_s=0.1, grace_s=0.1, flows=2)), PeerStats()
+        sender.start(asyncio.get_running_loop())
+        path = sender.add("nobody", stats)
+        path.address = ("127.0.0.1", free_port())
+        try:
+            await until(lambda: path.session.next_seq >= 3, "some probes were sent")
+            sender.rest(path)
+            sent = path.session.next_seq
+            await until(lambda: sum(stats.outcomes) == sent, "all of them settle")
+            assert path.session.next_seq == sent
+        finally:
+            sender.close()
+
+    asyncio.run(main())
+
+
 def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
     async def test() -> None:
         with sockets.open_udp(socket.AF_INET, "127.0.0.1", 0) as silent:
