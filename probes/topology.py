@@ -1,14 +1,16 @@
 """Which of all targets one agent probes: everybody in a small fleet, one cluster per region in a big one. Pure.
 
-A full mesh of n clusters is n^2 paths. Beyond 200 clusters each region has one representative: representatives probe
-each other and the clusters of their region, the others probe only their representative. What was not measured between
-two clusters is inherited from their regions' pair in the latency map. Every agent finds the same representatives from
-the same list, without asking anybody.
+A full mesh of n clusters is n^2 paths. Beyond 200 clusters each region has a representative and a standby:
+representatives probe each other and the clusters of their region, standbys do the same among themselves, the others
+probe only these two. So a region whose representative dies is still measured from everywhere. What was not measured
+between two clusters is inherited from their regions' pair in the latency map. Every agent finds the same
+representatives from the same list, without asking anybody.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterable
 
 from probes.targets import Target
@@ -22,17 +24,18 @@ def weight(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:8], "big")
 
 
-def representatives(regions: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns region -> its representative cluster; a cluster without a region represents itself.
+def representatives(regions: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Returns region -> (its representative, its standby); a cluster without a region represents itself.
 
     Args:
-        regions: (cluster, region) of every candidate.
+        regions: (cluster, region) of every candidate; the only one of a region is both.
     """
-    best: dict[str, tuple[int, str]] = {}
+    candidates: dict[str, list[tuple[int, str]]] = {}
     for cluster, region in regions:
         key = region or f"\0{cluster}"
-        best[key] = max(best.get(key, (-1, "")), (weight(key, cluster), cluster))
-    return {region: cluster for region, (_weight, cluster) in best.items()}
+        candidates.setdefault(key, []).append((weight(key, cluster), cluster))
+    ranked = {key: heapq.nlargest(2, found) for key, found in candidates.items()}
+    return {key: (found[0][1], found[-1][1]) for key, found in ranked.items()}
 
 
 def choose(targets: Iterable[Target], cluster: str, region: str, limit: int = FULL_MESH_CLUSTERS) -> list[Target]:
@@ -53,7 +56,8 @@ def choose(targets: Iterable[Target], cluster: str, region: str, limit: int = FU
     whole = {(target.cluster, target.region) for target in others} | {(cluster, region)}
     resting = {target.cluster for target in everybody if target.draining}
     chosen = {**representatives(whole), **representatives(pair for pair in whole if pair[0] not in resting)}
-    speakers = set(chosen.values())
-    if cluster in speakers:
-        return [target for target in others if target.cluster in speakers or target.region == region]
-    return [target for target in others if target.cluster == chosen[region or f"\0{cluster}"]]
+    probed = set(chosen[region or f"\0{cluster}"])
+    for speakers in ({first for first, _ in chosen.values()}, {second for _, second in chosen.values()}):
+        if cluster in speakers:
+            probed |= speakers | {target.cluster for target in others if target.region == region}
+    return [target for target in others if target.cluster in probed]
