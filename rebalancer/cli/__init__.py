@@ -31,6 +31,14 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a day of a simulated fleet, without a cluster, in under a minute")
     demo.add_argument("--out", type=Path, default=Path("rebalancer-demo.html"), help="where the page goes")
     demo.add_argument("--seed", type=int, default=1, help="the same seed gives the same day (default: 1)")
+    init = commands.add_parser("init", help="writes a configuration of what metrics and kubeconfig say of the fleet")
+    init.add_argument("url", help="of a Prometheus or Thanos Query, for example http://localhost:9090")
+    init.add_argument("--kubeconfig", default="~/.kube/config", metavar="PATH", help="default: ~/.kube/config")
+    init.add_argument(
+        "--out", type=Path, default=Path(DEFAULT_CONFIG), help=f"where it goes (default: {DEFAULT_CONFIG})"
+    )
+    init.add_argument("--bearer-token-file", default="", metavar="PATH", help="token for the metrics backend")
+    init.add_argument("--ca-file", default="", metavar="PATH", help="CA of the metrics backend")
     check = commands.add_parser("check", help="says what is missing, and what that degrades")
     _config(check)
     plan = commands.add_parser("plan", help="shows what would be done, with reasons; changes nothing")
@@ -95,6 +103,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             return demo.run(arguments.out, arguments.seed, Console())
         case "reasons":
             return _reasons(arguments.id)
+        case "init":
+            return _init(arguments)
         case "install":
             from rebalancer import install
 
@@ -104,6 +114,22 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             from rebalancer.cli import live
 
             return live.dispatch(arguments, arguments.config or [Path(DEFAULT_CONFIG)])
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from pydantic import ValidationError
+
+    from rebalancer import init
+
+    try:
+        told = init.run(
+            arguments.url, arguments.kubeconfig, arguments.out, arguments.bearer_token_file, arguments.ca_file
+        )
+    except ValidationError as error:
+        print(f"{arguments.url}: {error.errors()[0]['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+        return 1
+    print(told)
+    return 0
 
 
 def _reasons(wanted: str | None) -> int:

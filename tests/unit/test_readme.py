@@ -26,6 +26,7 @@ from probes.agent import main as probe_main
 from probes.config import load_config
 from probes.targets import load_targets
 from rebalancer import catalog, cli, config, demo
+from rebalancer.adapters.telemetry.recipes import RECIPES
 from rebalancer.api import rollout as rollout_api
 from rebalancer.api.base import parse_count_or_percent, parse_duration, parse_percent
 from rebalancer.config import words
@@ -214,11 +215,22 @@ def help_text() -> str:
     return f"```text\n{cli._parser().format_help()}```\n"
 
 
+def recipes_table() -> str:
+    """Settings by source of requests."""
+    rows = []
+    for one in RECIPES:
+        query = f"`{one.query}`" if one.query else f"- (`{one.metric}`)"
+        label = f"`{one.workload_label}`: " if one.workload_label else ""
+        rows.append((one.source, query, label + one.workload, one.origin))
+    return table(("source", "`demand.query`", "`demand.workloadLabel`", "origin"), rows)
+
+
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "help": help_text,
     "reasons-act": lambda: reasons_table("act"),
     "reasons-refuse": lambda: reasons_table("refuse"),
     "settings": settings_table,
+    "recipes": recipes_table,
     "refused": refused_table,
     "metrics-controller": lambda: metrics_table(catalog.CONTROLLER_METRICS),
     "metrics-probe": lambda: metrics_table(catalog.PROBE_METRICS),

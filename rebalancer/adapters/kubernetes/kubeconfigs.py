@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ POOL_SIZE = 10
 SECRET_NAMESPACE = "rebalancer-system"
 SECRET_KEY = "kubeconfig"
 MAX_BYTES = 1024 * 1024
+_REGION = "topology.kubernetes.io/region"
+_NODES, _ASK_S = 50, 5.0
+"""How many nodes are asked for their region, and for how long (s)."""
 # The client is not typed.
 _load_file: Callable[..., None] = kube_config.load_kube_config
 _load_dict: Callable[..., None] = kube_config.load_kube_config_from_dict
@@ -134,3 +138,31 @@ def _file_problem(connection: Connection) -> str:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def contexts_of(path: str) -> dict[str, str]:
+    """Returns the contexts of a kubeconfig file -> their cluster there.
+
+    Raises:
+        ClusterError: the file can't be used.
+    """
+    problem = _file_problem(Connection(kubeconfig_path=path))
+    if problem:
+        raise ClusterError("invalid", problem)
+    document = yaml.safe_load(Path(path).expanduser().read_bytes()[:MAX_BYTES])
+    found = [c for c in document.get("contexts") or () if isinstance(c, dict) and c.get("name")]
+    return {str(c["name"]): str((c.get("context") or {}).get("cluster", "")) for c in found}
+
+
+def region_of(path: str, context: str) -> str:
+    """Returns the region that most nodes of a cluster name; empty if it can't be asked or they don't say."""
+    try:
+        configuration = from_file(Connection(kubeconfig_path=path, context=context))
+        with client.ApiClient(configuration) as api:
+            nodes = client.CoreV1Api(api).list_node(limit=_NODES, _request_timeout=_ASK_S).items
+    except (ClusterError, client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError):
+        return ""
+    labels = (node.metadata.labels or {} for node in nodes if node.metadata is not None)
+    named = Counter(one.get(_REGION, "") for one in labels)
+    named.pop("", None)
+    return str(named.most_common(1)[0][0]) if named else ""

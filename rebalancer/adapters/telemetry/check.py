@@ -11,6 +11,7 @@ from rebalancer.adapters.telemetry import network, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Series
 from rebalancer.adapters.telemetry.demand import Source
+from rebalancer.adapters.telemetry.discover import has_stores
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.presence import Presence
 from rebalancer.adapters.telemetry.promql import Selector
@@ -99,7 +100,7 @@ async def _server(backend: Backend, now: float) -> Finding:
         version = str(data.get("version", "")) if isinstance(data, dict) else ""
     except AnswerError:
         version = "unknown version"
-    kind = "thanos" if await _has_stores(backend) else "prometheus"
+    kind = "thanos" if await has_stores(backend) else "prometheus"
     sentence = f"{backend.url} is {kind.capitalize()} {version}."
     if kind == backend.kind:
         return Finding("ok", "backend", backend.name, sentence)
@@ -108,14 +109,6 @@ async def _server(backend: Backend, now: float) -> Finding:
         "Missing stores go unnoticed." if kind == "thanos" else "The list of stores can't be read.",
         f"Set type: {kind} of the backend.",
     )  # fmt: skip
-
-
-async def _has_stores(backend: Backend) -> bool:
-    try:
-        await backend.get("/api/v1/stores")
-    except AnswerError:
-        return False
-    return True
 
 
 async def _clusters(backend: Backend, presence: Presence, sources: Sequence[Source], now: float) -> list[Finding]:
