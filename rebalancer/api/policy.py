@@ -1,4 +1,4 @@
-"""SchedulingPolicy: how one or more workloads are placed. PropagationPolicy: where their objects may stand."""
+"""SchedulingPolicy: how one or more workloads are placed."""
 
 from __future__ import annotations
 
@@ -159,6 +159,27 @@ class SpreadSpec(Model):
     max_share: Percent = _setting("spread.maxShare")
 
 
+class GangSpec(Model):
+    """All or nothing: replicas that only work together, in one cluster."""
+
+    min_available: int = Field(ge=2, le=100_000)
+
+
+class DependencySpec(Model):
+    """Something that the workload calls, and where it stands."""
+
+    service: str = Field(min_length=1)
+    clusters: list[Name] = Field(default_factory=list)
+    workload_ref: WorkloadRef | None = None
+    calls_per_request: float = Field(default=1.0, gt=0, le=10_000)
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> DependencySpec:
+        if bool(self.clusters) == (self.workload_ref is not None):
+            raise ValueError("set exactly one of clusters and workloadRef: where the service stands")
+        return self
+
+
 class BudgetSpec(Model):
     """How much may move."""
 
@@ -220,6 +241,8 @@ class SchedulingPolicySpec(Model):
     data: DataSpec | None = None
     spread: SpreadSpec = SpreadSpec()
     spot_max_share: Percent = _setting("spotMaxShare")
+    gang: GangSpec | None = None
+    depends_on: list[DependencySpec] = Field(default_factory=list)
     priority: int = _setting("priority")
     budget: BudgetSpec = BudgetSpec()
     migration: MigrationSpec = MigrationSpec()
@@ -236,6 +259,24 @@ class SchedulingPolicySpec(Model):
         high = self.replicas.max
         if high is not None and self.per_cluster.min > high:
             raise ValueError(f"perCluster.min {self.per_cluster.min} is above replicas.max {high}")
+        return self
+
+    @model_validator(mode="after")
+    def _gang_fits(self) -> SchedulingPolicySpec:
+        if self.gang is None:
+            return self
+        least = self.gang.min_available
+        for name, most in (("replicas.max", self.replicas.max), ("perCluster.max", self.per_cluster.max)):
+            if most is not None and least > most:
+                raise ValueError(f"gang.minAvailable {least} is above {name} {most}; lower the one or raise the other")
+        for name, spread in (
+            ("spread.minClusters", self.spread.min_clusters),
+            ("spread.minRegions", self.spread.min_regions),
+            ("perCluster.min", self.per_cluster.min + 1),
+        ):
+            if spread > 1:
+                value = spread if name != "perCluster.min" else spread - 1
+                raise ValueError(f"gang.minAvailable {least} keeps all replicas in one cluster, but {name} is {value}")
         return self
 
 
@@ -274,7 +315,7 @@ class SchedulingPolicy(Model):
             ),
             capacity_per_replica=s.capacity_per_replica,
             target_utilization=s.target_utilization,
-            min_replicas=s.replicas.min,
+            min_replicas=max(s.replicas.min, s.gang.min_available if s.gang else 0),
             max_replicas=s.replicas.max,
             cluster_min=s.per_cluster.min,
             cluster_max=s.per_cluster.max,
@@ -289,6 +330,8 @@ class SchedulingPolicy(Model):
             min_regions=s.spread.min_regions,
             max_share=s.spread.max_share,
             spot_max_share=s.spot_max_share,
+            gang=s.gang.min_available if s.gang else 0,
+            depends=tuple(_dependency(d, self.metadata.namespace) for d in s.depends_on),
             priority=s.priority,
             max_unavailable=s.budget.max_unavailable,
             max_moves_per_hour=s.budget.max_moves_per_hour,
@@ -303,57 +346,7 @@ class SchedulingPolicy(Model):
         )  # fmt: skip
 
 
-class ResourceSelector(Model):
-    """Selects objects to propagate."""
-
-    api_version: str = "apps/v1"
-    kind: str = Field(min_length=1)
-    name: str = ""
-    label_selector: LabelSelector | None = None
-
-
-class PropagationPlacement(Model):
-    """Which clusters the objects may stand in: all that fulfil every field that is set."""
-
-    cluster_selector: LabelSelector | None = None
-    cluster_names: list[Name] = Field(default_factory=list)
-    regions: list[str] = Field(default_factory=list)
-
-
-class PropagationPolicySpec(Model):
-    """The spec of a PropagationPolicy."""
-
-    resource_selectors: list[ResourceSelector] = Field(min_length=1)
-    placement: PropagationPlacement = PropagationPlacement()
-
-
-class PropagationPolicy(Model):
-    """Where the objects it selects may stand. It narrows the clusters of a workload; it copies nothing yet."""
-
-    api_version: Literal["rebalancer.dev/v1alpha1"] = API_VERSION
-    kind: Literal["PropagationPolicy"] = "PropagationPolicy"
-    metadata: Metadata
-    spec: PropagationPolicySpec
-    status: dict[str, object] = Field(default_factory=dict)
-
-    def allows(self, cluster: str, region: str, labels: dict[str, str]) -> bool:
-        """Says whether the cluster fulfils the placement."""
-        placement = self.spec.placement
-        if placement.cluster_names and cluster not in placement.cluster_names:
-            return False
-        if placement.regions and region not in placement.regions:
-            return False
-        wanted = placement.cluster_selector.match_labels if placement.cluster_selector else {}
-        return all(labels.get(k) == v for k, v in wanted.items())
-
-    def selects(self, namespace: str, name: str, labels: dict[str, str]) -> bool:
-        """Says whether one of the selectors takes the Deployment."""
-        if namespace != self.metadata.namespace:
-            return False
-        for selector in self.spec.resource_selectors:
-            if selector.kind != "Deployment" or (selector.name and selector.name != name):
-                continue
-            wanted = selector.label_selector.match_labels if selector.label_selector else {}
-            if all(labels.get(k) == v for k, v in wanted.items()):
-                return True
-        return False
+def _dependency(spec: DependencySpec, namespace: str) -> core.Dependency:
+    ref = spec.workload_ref
+    workload = f"{ref.namespace or namespace}/{ref.name}" if ref else ""
+    return core.Dependency(spec.service, tuple(spec.clusters), workload, spec.calls_per_request)

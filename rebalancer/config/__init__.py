@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from rebalancer.api.base import API_VERSION, GROUP
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import RebalancerConfig
-from rebalancer.api.policy import PropagationPolicy, SchedulingPolicy
+from rebalancer.api.policy import SchedulingPolicy
+from rebalancer.api.propagation import PropagationPolicy
 from rebalancer.api.rollout import CanaryRollout
 from rebalancer.config.documents import Document, from_hub, parse, read_files
 from rebalancer.config.words import PLANNED, sentence, short
@@ -151,8 +152,10 @@ def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) 
     problems = []
     for parsed, document in objects.values():
         named: list[tuple[tuple[str | int, ...], str]] = []
-        if isinstance(parsed, SchedulingPolicy) and parsed.spec.data:
-            named = [(("spec", "data", "clusters", i, "name"), c.name) for i, c in enumerate(parsed.spec.data.clusters)]
+        if isinstance(parsed, SchedulingPolicy):
+            data = parsed.spec.data.clusters if parsed.spec.data else []
+            named = [(("spec", "data", "clusters", i, "name"), c.name) for i, c in enumerate(data)]
+            named += _dependencies(parsed)
         elif isinstance(parsed, CanaryRollout):
             named = [
                 (("spec", "placement", "waves", i, "clusters", j), c)
@@ -171,6 +174,15 @@ def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) 
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
                 problems.append(f"{document.at(path)}: no MemberCluster is called {name!r}; {hint}")
     return problems
+
+
+def _dependencies(policy: SchedulingPolicy) -> list[tuple[tuple[str | int, ...], str]]:
+    """Clusters named by what the workload depends on, with the fields that name them."""
+    return [
+        (("spec", "dependsOn", i, "clusters", j), c)
+        for i, need in enumerate(policy.spec.depends_on)
+        for j, c in enumerate(need.clusters)
+    ]
 
 
 def _unknown_regions(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -> list[str]:

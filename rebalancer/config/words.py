@@ -16,7 +16,7 @@ PLANNED: Mapping[str, frozenset[str]] = {
         "spec.probe",
     }),
     "SchedulingPolicy": frozenset({
-        "spec.windows", "spec.gang", "spec.dependsOn", "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",
+        "spec.windows", "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",
         "spec.demand.perRequest", "spec.migration.drain.query", "spec.migration.drain.max",
     }),
     "PropagationPolicy": frozenset({

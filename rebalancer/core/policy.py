@@ -99,6 +99,23 @@ class DemandSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Dependency:
+    """Something that the workload calls.
+
+    Attributes:
+        service: its name, for the reader.
+        clusters: where it stands; empty if `workload` says so.
+        workload: `namespace/name` of a workload of the fleet, which stands where it has replicas.
+        calls: calls per request.
+    """
+
+    service: str
+    clusters: tuple[str, ...] = ()
+    workload: str = ""
+    calls: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One SchedulingPolicy, resolved. Times are seconds, shares are ratios, counts are replicas."""
 
@@ -126,6 +143,8 @@ class Policy:
     min_regions: int = 1
     max_share: float = 1.0
     spot_max_share: float = 1.0
+    gang: int = 0
+    depends: tuple[Dependency, ...] = ()
     priority: int = 0
     max_unavailable: int | str = 0
     max_moves_per_hour: int | str = "10%"

@@ -74,6 +74,8 @@ _REFUSE = (
      "Give the controller list rights on nodes and pods."),
     ("no-room", "No cluster that is allowed has room for the replicas.",
      "Add nodes, relax residency, or lower the demand of others."),
+    ("gang-does-not-fit", "The gang fits as a whole in no cluster that is allowed, so none of it is started.",
+     "Add nodes to one cluster, or lower gang.minAvailable."),
     ("rtt-unknown", "No round-trip time to the cluster was measured.", "Run rebalancer-probe in the cluster."),
     ("taint-not-tolerated", "A taint of the cluster is not tolerated.", "Add a toleration, or wait for its end."),
     ("residency-empty", "No cluster fulfils scheduling, propagation and residency together.",

@@ -264,9 +264,21 @@ GOLDEN: dict[str, tuple[str, str]] = {
         "hello\n",
         "fleet.yaml:1: a document must be a mapping with apiVersion, kind, metadata and spec, but is a str",
     ),
+    "a gang above the most replicas there may be": (
+        POLICY + "  gang: {minAvailable: 8}\n  replicas: {min: 2, max: 6}\n",
+        "fleet.yaml:4: spec: gang.minAvailable 8 is above replicas.max 6; lower the one or raise the other",
+    ),
+    "a gang that is to be spread": (
+        POLICY + "  gang: {minAvailable: 8}\n  spread: {minClusters: 2}\n",
+        "fleet.yaml:4: spec: gang.minAvailable 8 keeps all replicas in one cluster, but spread.minClusters is 2",
+    ),
+    "a dependency that stands nowhere": (
+        POLICY + "  dependsOn: [{service: db}]\n",
+        "fleet.yaml:7: spec.dependsOn[0]: set exactly one of clusters and workloadRef: where the service stands",
+    ),
     "a field that is planned": (
-        POLICY + "  gang: {minAvailable: 2}\n",
-        "fleet.yaml:7: spec.gang: this field is designed but not supported in this version; remove it",
+        POLICY + "  affinity: {}\n",
+        "fleet.yaml:7: spec.affinity: this field is designed but not supported in this version; remove it",
     ),
     "a planned field further down": (
         POLICY + "  migration: {drain: {query: up}}\n",

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rebalancer.core import guardrails, moves, placement
-from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Unknown, WorkloadPlan
+from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Sight, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
-from rebalancer.core.planning.draft import Draft, begin, item
+from rebalancer.core.planning.draft import Draft, begin, rows_of
 from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
+from rebalancer.core.planning.weigh import item
 from rebalancer.core.policy import Policy
 
 __all__ = ["PlanMemory", "PlanSettings", "planning"]
@@ -40,7 +41,7 @@ def planning(
     Returns:
         The plan and the new memory. The same arguments give the same plan.
     """
-    ground = lay(snapshot, memory, settings)
+    ground, rows = lay(snapshot, memory, settings), rows_of(forecast)
     refusals: list[Refusal] = []
     drafts: dict[str, Draft] = {}
     planned: dict[str, list[Action]] = {}
@@ -50,19 +51,17 @@ def planning(
         if owner:
             refusals.append(owner)
             continue
-        draft = begin(workload, policy, ground, forecast, memory)
+        draft = begin(workload, policy, ground, forecast, rows.get(workload, {}), memory)
         drafts[workload] = draft
         planned[workload] = _guard(draft, _flying(draft, ground), [], ground)
-    solution, items = _solve(drafts, ground)
-    steps, step_items = _within_budgets(drafts, ground, solution, items)
+    solution, items, warm = _solve(drafts, ground, memory.warm)
+    steps, step_items = _within_budgets(drafts, ground, solution, items, warm)
     workloads = {}
     for workload, draft in drafts.items():
         kept = _changes(draft, steps.items[workload], step_items[workload], planned[workload], ground)
         planned[workload] = kept
         workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
         refusals += _refusals(draft)
-    # The fleet's own picture is that of the least patient policy.
-    patience = min((d.policy.lost_after_s for d in drafts.values()), default=math.inf)
     ordered = tuple(a for w in sorted(planned) for a in planned[w])
     plan = Plan(
         id=_id(snapshot.at_s, ordered, refusals),
@@ -71,7 +70,7 @@ def planning(
         refusals=tuple(refusals),
         workloads=workloads,
         views=snapshot.views,
-        sight={c: ground.sight_of(c, patience) for c in snapshot.clusters},
+        sight=_sights(drafts, ground),
         taints=ground.taints,
         gap_ratio=solution.gap_ratio,
     )
@@ -80,6 +79,7 @@ def planning(
         network=ground.network_memory,
         recommendations={w: d.recommendations for w, d in drafts.items()},
         capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
+        warm=warm,
     )
 
 
@@ -94,6 +94,12 @@ def _changes(
     scaled = {s.cluster: s.replicas for a in scaling if a in kept for s in a.steps if isinstance(s, SetReplicas)}
     moving = act.exchange(draft, given, ground, {**draft.now, **scaled}, adds, cuts)
     return _guard(draft, moving, kept, ground)
+
+
+def _sights(drafts: Mapping[str, Draft], ground: Ground) -> dict[str, Sight]:
+    """The fleet's own picture is that of the least patient policy."""
+    patience = min((d.policy.lost_after_s for d in drafts.values()), default=math.inf)
+    return {c: ground.sight_of(c, patience) for c in ground.snapshot.clusters}
 
 
 def _owned(snapshot: Snapshot, workload: str, policy: Policy) -> Refusal | None:
@@ -120,10 +126,19 @@ def _flying(draft: Draft, ground: Ground) -> list[Action]:
     return result
 
 
-def _solve(drafts: Mapping[str, Draft], ground: Ground) -> tuple[placement.Solution, dict[str, placement.Item]]:
+Solved = tuple[placement.Solution, dict[str, placement.Item]]
+
+
+def _solve(
+    drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
+) -> tuple[placement.Solution, dict[str, placement.Item], placement.Warm | None]:
     """The optimum that the moves work towards."""
     items = {w: item(d, ground, None) for w, d in drafts.items()}
-    return placement.solve(list(items.values()), *_free(ground)), items
+    settings = ground.settings
+    solution, warm = placement.solve(
+        list(items.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed
+    )
+    return solution, items, warm
 
 
 def _free(ground: Ground) -> tuple[dict[str, float], dict[str, float]]:
@@ -136,7 +151,8 @@ def _within_budgets(
     ground: Ground,
     solution: placement.Solution,
     items: dict[str, placement.Item],
-) -> tuple[placement.Solution, dict[str, placement.Item]]:
+    warm: placement.Warm | None,
+) -> Solved:
     """The best next step within the move budgets; the optimum itself where it is within them."""
     limits = {}
     for workload, draft in drafts.items():
@@ -148,8 +164,13 @@ def _within_budgets(
             limits[workload] = max(1, left)
     if not limits:
         return solution, items
-    stepped = {w: item(d, ground, limits.get(w)) for w, d in drafts.items()}
-    return placement.solve(list(stepped.values()), *_free(ground)), stepped
+    stepped = {w: replace(items[w], max_exchanges=0 if d.hold else limits.get(w)) for w, d in drafts.items()}
+    settings = ground.settings
+    # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
+    best, _ = placement.solve(
+        list(stepped.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed
+    )
+    return best, stepped
 
 
 def _shortfall(draft: Draft, placed: placement.Placed) -> None:
@@ -159,6 +180,8 @@ def _shortfall(draft: Draft, placed: placement.Placed) -> None:
         reason = "residency-empty" if all(r == "residency" for r in draft.barred.values()) and draft.now.keys() <= (
             draft.barred.keys()
         ) else "no-room"  # fmt: skip
+        if reason == "no-room" and draft.policy.gang:
+            reason, why = "gang-does-not-fit", f"at least {draft.policy.gang} together; {why}"
         draft.refuse(reason, "", f"{placed.unplaced} of {draft.wanted.replicas} replicas have no place ({why})")
 
 

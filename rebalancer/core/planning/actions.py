@@ -152,7 +152,7 @@ def exchange(
             reason = "gain-too-small"
         elif slots - len(result) <= 0:
             reason = "move-in-flight"
-        elif left <= 0:
+        elif left <= 0 or (draft.policy.gang and left < best.replicas):
             reason = "move-budget"
         elif moves.timed_out(draft.placements, best.source, best.target, now):
             reason = "unschedulable"
@@ -183,7 +183,7 @@ def _weigh(
     total = sum(base.values())
     count = min(adds[target], cuts[source])
     forced = draft.leave.get(source, "") in FORCED
-    if not forced and base[source] > count:
+    if not forced and base[source] > count and not draft.policy.gang:
         count = min(count, resolve_count(DRIFT_RATIO, total, at_least=1))
     after_replicas = {**base, source: base[source] - count, target: base[target] + count}
     after_placed = evaluate(item, after_replicas)

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
-from rebalancer.core import moves, room, scaling, sight
+from rebalancer.core import moves, scaling, sight
 from rebalancer.core.model import TOTAL, Demand, Effect, Forecast, Placement, Refusal, Sight, Unknown
-from rebalancer.core.placement import LATENCY_DOLLARS, Item
 from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
 from rebalancer.core.policy import Policy
 
-GIB = 2.0**30
 UNSEEN = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown")
 """Why replicas are held because something about their cluster is not known."""
 LEARN_WEIGHT = 0.1
@@ -61,7 +59,19 @@ class Draft:
         self.refusals.append(Refusal(self.workload, reason, cluster, detail))
 
 
-def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, memory: PlanMemory) -> Draft:
+Rows = Mapping[tuple[str, str], int]
+"""(workload, origin) -> row of the forecast."""
+
+
+def rows_of(forecast: Forecast) -> dict[str, dict[tuple[str, str], int]]:
+    """Rows of the forecast by workload."""
+    result: dict[str, dict[tuple[str, str], int]] = {}
+    for row, key in enumerate(forecast.keys):
+        result.setdefault(key[0], {})[key] = row
+    return result
+
+
+def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, rows: Rows, memory: PlanMemory) -> Draft:
     """Drafts a workload: everything that is known before the solver runs."""
     snapshot = ground.snapshot
     placements = snapshot.placements[workload]
@@ -74,14 +84,16 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, mem
     now = moves.effective({c: p for c, p in placements.items() if c not in lost})
     current = sum(now.values())
     draft = Draft(workload, policy, placements, scene, now, scaling.Wanted(current, current, ""), lost=lost)
-    _amounts(draft, demand, forecast, memory, ground)
+    _amounts(draft, demand, forecast, rows, memory, ground)
     _clusters(draft, ground)
     _distances(draft, ground)
     _count_on_what_is_seen(draft, ground)
     return draft
 
 
-def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory: PlanMemory, ground: Ground) -> None:
+def _amounts(
+    draft: Draft, demand: Demand | Unknown, forecast: Forecast, rows: Rows, memory: PlanMemory, ground: Ground
+) -> None:
     """Fills demand, capacity, wanted replicas and the origins' shares."""
     policy, current, now = draft.policy, sum(draft.now.values()), ground.snapshot.at_s
     draft.recommendations = memory.recommendations.get(draft.workload, ())
@@ -92,7 +104,6 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
         _hold(draft, now, current, ground)
         return
     draft.unit = demand.unit
-    rows = {key: row for row, key in enumerate(forecast.keys) if key[0] == draft.workload}
     total_row = rows.get((draft.workload, TOTAL))
     ahead = fc.at_quantile(forecast, total_row, policy.quantile, policy.lead_s) if total_row is not None else math.nan
     draft.demand = max(demand.total, ahead) if math.isfinite(ahead) else demand.total
@@ -261,10 +272,11 @@ def _distances(draft: Draft, ground: Ground) -> None:
         for cluster in sorted(draft.now):
             if any((o, cluster) not in draft.distance for o in located):
                 _out_of_reach(draft, cluster)
-    if policy.weights.data > 0 and policy.data:
-        for cluster in sorted(draft.now):
-            if data_distance(draft, ground, cluster) is None:
-                _out_of_reach(draft, cluster)
+    for cluster in sorted(draft.now):
+        if policy.weights.data > 0 and policy.data and ground.data_ms(policy, cluster) is None:
+            _out_of_reach(draft, cluster)
+        if policy.weights.latency > 0 and policy.depends and ground.calls_ms(policy, cluster) is None:
+            _out_of_reach(draft, cluster)
     _may_move(draft, ground)
 
 
@@ -307,88 +319,3 @@ def _out_of_reach(draft: Draft, cluster: str) -> None:
     draft.barred.setdefault(cluster, "rtt-unknown")
     if cluster not in draft.leave:
         draft.frozen.add(cluster)
-
-
-def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
-    """Turns a draft into what the solver takes."""
-    policy = draft.policy
-    cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
-    memory = max((p.memory for p in draft.placements.values()), default=0.0)
-    add_max = {}
-    for cluster in draft.now:
-        space = ground.rooms[cluster]
-        here = 0 if cluster in draft.barred or isinstance(space, Unknown) else room.fits(
-            space, cpu, memory, draft.placements[cluster].node_selector
-        )  # fmt: skip
-        add_max[cluster] = min(here, draft.wanted.replicas)
-        if here == 0:
-            draft.barred.setdefault(cluster, "no-room")
-    exchanges = 0 if draft.hold else max_exchanges
-    return Item(
-        workload=draft.workload,
-        replicas=draft.wanted.replicas,
-        demand=draft.origins,
-        clusters=tuple(sorted(draft.now)),
-        now=draft.now,
-        serve=_serve(draft, ground),
-        run=_run(draft, ground, cpu, memory),
-        add_max=add_max,
-        frozen=frozenset(draft.frozen),
-        leave=frozenset(draft.leave),
-        cpu=cpu,
-        memory=memory,
-        regions=ground.regions,
-        spot=frozenset(c for c in draft.now if ground.cluster(c).spot),
-        priority=policy.priority,
-        cluster_min=policy.cluster_min,
-        cluster_max=policy.cluster_max,
-        min_clusters=policy.min_clusters,
-        min_regions=policy.min_regions,
-        max_share=policy.max_share,
-        spot_max_share=policy.spot_max_share,
-        spread_weight=policy.weights.spread,
-        max_exchanges=exchanges,
-    )
-
-
-def _serve(draft: Draft, ground: Ground) -> dict[tuple[str, str], float]:
-    """Dollars per replica equivalent and hour for each origin and cluster: latency, and distance to the data."""
-    weights = draft.policy.weights
-    serve = {}
-    for (origin, cluster), ms in draft.distance.items():
-        serve[origin, cluster] = weights.latency * LATENCY_DOLLARS * ms
-    for cluster in draft.now:
-        data_ms = data_distance(draft, ground, cluster)
-        if data_ms is not None:
-            for origin in draft.origins:
-                if (origin, cluster) in serve:
-                    serve[origin, cluster] += weights.data * LATENCY_DOLLARS * data_ms
-    return serve
-
-
-def data_distance(draft: Draft, ground: Ground, cluster: str) -> float | None:
-    """Mean round-trip time in ms from a cluster to the data, by share; None without data or measurement."""
-    total = 0.0
-    for where, share in draft.policy.data.items():
-        ms = ground.between_ms(cluster, where)
-        if ms is None:
-            return None
-        total += share * ms
-    return total if draft.policy.data else None
-
-
-def _run(draft: Draft, ground: Ground, cpu: float, memory: float) -> dict[str, float]:
-    """Dollars per replica and hour, weighted; an unknown price counts as the mean of the known: it decides nothing."""
-    prices = {}
-    for cluster in draft.now:
-        price = ground.cluster(cluster).price
-        if price.cpu_core_hour is not None:
-            prices[cluster] = price.cpu_core_hour * cpu + (price.memory_gib_hour or 0.0) * memory / GIB
-    typical = sum(prices.values()) / len(prices) if prices else 0.0
-    run = {c: draft.policy.weights.cost * prices.get(c, typical) for c in draft.now}
-    for cluster in draft.now:
-        # Data distance without origins is paid per replica, so that DataLocality works with an unknown origin.
-        ms = data_distance(draft, ground, cluster) if not draft.origins else None
-        if ms is not None:
-            run[cluster] += draft.policy.weights.data * LATENCY_DOLLARS * ms
-    return run

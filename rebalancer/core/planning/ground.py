@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rebalancer.core import moves, network, room, sight
 from rebalancer.core.model import Cluster, Effect, Sight, Snapshot, Taint, Unknown
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
+from rebalancer.core.placement import Warm
+from rebalancer.core.policy import Policy
 from rebalancer.core.scaling import Recommendations, ScalingSettings
 
 QUALITY_TAINT = "network-quality"
@@ -20,11 +23,18 @@ takes about ten packets: penalty = 10 * loss * max(200 ms, 2 RTT)."""
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """Settings of the planner that are not a policy's."""
+    """Settings of the planner that are not a policy's.
+
+    Attributes:
+        kernels: whether the compiled solver is ready; until it is, a large fleet is solved exactly in batches.
+        seed: decides the order in which the compiled solver looks at workloads.
+    """
 
     scaling: ScalingSettings = ScalingSettings()
     moves: MoveSettings = MoveSettings()
     network: NetworkSettings = NetworkSettings()
+    kernels: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +46,14 @@ class PlanMemory:
         network: hysteresis of links.
         recommendations: by workload; a cold one only delays decreases.
         capacity: learned capacity by workload.
+        warm: prices and plans of a large fleet's last cycle; a cold one only costs time.
     """
 
     clocks: Mapping[str, sight.Clock] = field(default_factory=dict)
     network: NetworkMemory = field(default_factory=NetworkMemory)
     recommendations: Mapping[str, Recommendations] = field(default_factory=dict)
     capacity: Mapping[str, float] = field(default_factory=dict)
+    warm: Warm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class Ground:
         rooms: cluster -> room or Unknown.
         taints: cluster -> the user's taints and ours.
         clocks, brake: loss of sight.
+        known: answers of `origin_ms` and `fits`, which a thousand workloads ask for in common.
     """
 
     snapshot: Snapshot
@@ -63,6 +76,7 @@ class Ground:
     brake: bool
     settings: PlanSettings
     network_memory: NetworkMemory
+    known: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster:
         """Returns the declaration of a cluster."""
@@ -77,6 +91,23 @@ class Ground:
 
         Unknown loss counts as none: it adds no penalty to a path that answers.
         """
+        key = (origin, cluster)
+        if key not in self.known:
+            self.known[key] = self._origin_ms(origin, cluster)
+        found: tuple[float, float] | None = self.known[key]
+        return found
+
+    def fits(self, cluster: str, cpu: float, memory: float, selector: Mapping[str, str]) -> int:
+        """How many replicas fit in a cluster; 0 where its room is unknown."""
+        space = self.rooms[cluster]
+        if isinstance(space, Unknown):
+            return 0
+        key = (cluster, cpu, memory, *sorted(selector.items()))
+        if key not in self.known:
+            self.known[key] = room.fits(space, cpu, memory, selector)
+        return int(self.known[key])
+
+    def _origin_ms(self, origin: str, cluster: str) -> tuple[float, float] | None:
         latency = self.snapshot.network
         rtt = network.origin_rtt(latency, self.regions, origin, cluster)
         if rtt is None:
@@ -93,6 +124,33 @@ class Ground:
             return 0.0
         rtt = self.snapshot.network.rtt_s(a, b)
         return None if rtt is None else rtt * 1000.0
+
+    def data_ms(self, policy: Policy, cluster: str) -> float | None:
+        """Returns the mean round-trip time in ms to the data, by share; None without data or measurement."""
+        total = 0.0
+        for where, share in policy.data.items():
+            ms = self.between_ms(cluster, where)
+            if ms is None:
+                return None
+            total += share * ms
+        return total if policy.data else None
+
+    def calls_ms(self, policy: Policy, cluster: str) -> float | None:
+        """Returns the round-trip times in ms that one request's calls to what it needs add up to.
+
+        Each call goes to the nearest cluster where the dependency stands. None without dependencies, or where one of
+        them has no known distance.
+        """
+        total = 0.0
+        for need in policy.depends:
+            standing = need.clusters or tuple(
+                c for c, p in self.snapshot.placements.get(need.workload, {}).items() if p.wanted > 0
+            )
+            known = [ms for c in standing if c in self.regions and (ms := self.between_ms(cluster, c)) is not None]
+            if not known:
+                return None
+            total += need.calls * min(known)
+        return total if policy.depends else None
 
 
 def penalty_ms(rtt_ms: float, loss: float) -> float:

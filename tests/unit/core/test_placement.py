@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,10 +20,11 @@ from rebalancer.core.placement import (
     UNSERVED_DOLLARS,
     Item,
     Placed,
+    Solution,
     evaluate,
     shortfall,
-    solve,
 )
+from rebalancer.core.placement import solve as solve_with_cache
 
 CLUSTERS = ("a", "b", "c")
 REGIONS = {"a": "eu", "b": "us", "c": "us"}
@@ -44,6 +45,10 @@ def item(replicas: int, now: Mapping[str, int] | None = None, **changes: object)
         cpu=1.0,
     )  # fmt: skip
     return replace(base, **changes)  # type: ignore[arg-type]  # test helper
+
+
+def solve(items: Sequence[Item], cpu: Mapping[str, float], memory: Mapping[str, float]) -> Solution:
+    return solve_with_cache(items, cpu, memory)[0]
 
 
 def place(given: Item, free: Mapping[str, float] | None = None) -> Placed:

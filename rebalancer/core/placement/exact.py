@@ -1,4 +1,4 @@
-"""Which cluster runs how many: an exact mixed-integer program (HiGHS) over all workloads of a small fleet.
+"""The exact mixed-integer program (HiGHS) over all workloads of a small fleet.
 
 Per workload the model is a minimum-cost flow: origins send demand (in replica equivalents) to clusters, clusters have
 whole replicas, replicas cost money, moving costs a little, and what can't be placed or served costs a lot. Workloads
@@ -10,103 +10,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import highspy
 import highspy.highs
 import numpy as np
 
-LATENCY_DOLLARS = 0.001
-"""What one millisecond costs per replica equivalent and hour at weight 1: 100 ms weigh as much as about two cores."""
-MOVE_DOLLARS = 0.02
-"""One-off cost of starting a replica elsewhere; over the horizon of 2 h it is worth 10 ms of latency."""
-REMOVE_DOLLARS = 0.005
-AMORTISATION_H = 2.0
-UNPLACED_DOLLARS = 100.0
-UNSERVED_DOLLARS = 50.0
-SHORTFALL_DOLLARS = 50.0
-"""For each replica, cluster or region by which spread or a cluster's minimum is missed."""
-SPREAD_DOLLARS = 0.02
-TIE_DOLLARS = 1e-7
+from rebalancer.core.placement.encode import GIB, placed
+from rebalancer.core.placement.items import (
+    AMORTISATION_H,
+    MOVE_DOLLARS,
+    REMOVE_DOLLARS,
+    SHORTFALL_DOLLARS,
+    SPREAD_DOLLARS,
+    TIE_DOLLARS,
+    UNPLACED_DOLLARS,
+    UNSERVED_DOLLARS,
+    Item,
+    Placed,
+    Shadow,
+    Solution,
+    add_limit,
+    floor_of,
+    held,
+    share_limit,
+    total_of,
+    ways,
+)
+
 MAX_NODES = 5000
 SMALL_FLEET = 100
 """So many workloads are solved in one exact program; more in batches by priority, each exact in what is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One workload to place.
-
-    Attributes:
-        workload: its key.
-        replicas: wanted in total.
-        demand: origin -> demand in replica equivalents.
-        clusters: candidates; all mappings below are by these.
-        now: replicas there now.
-        serve: (origin, cluster) -> dollars per replica equivalent and hour; missing where unknown.
-        run: cluster -> dollars per replica and hour.
-        add_max: cluster -> how many new replicas may go there; 0 where it may receive none.
-        frozen: clusters whose replicas are neither added nor removed.
-        leave: clusters that must be emptied.
-        cpu: cores per replica.
-        memory: bytes per replica.
-        regions: cluster -> region.
-        spot: clusters that may vanish.
-    """
-
-    workload: str
-    replicas: int
-    demand: Mapping[str, float]
-    clusters: tuple[str, ...]
-    now: Mapping[str, int]
-    serve: Mapping[tuple[str, str], float]
-    run: Mapping[str, float]
-    add_max: Mapping[str, int]
-    frozen: frozenset[str] = frozenset()
-    leave: frozenset[str] = frozenset()
-    cpu: float = 0.0
-    memory: float = 0.0
-    regions: Mapping[str, str] = field(default_factory=dict)
-    spot: frozenset[str] = frozenset()
-    priority: int = 0
-    cluster_min: int = 0
-    cluster_max: int | None = None
-    min_clusters: int = 1
-    min_regions: int = 1
-    max_share: float = 1.0
-    spot_max_share: float = 1.0
-    spread_weight: float = 0.0
-    max_exchanges: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What the program found for one workload.
-
-    Attributes:
-        replicas: by cluster.
-        traffic: (origin, cluster) -> replica equivalents served there.
-        unplaced: replicas without a place.
-        unserved: replica equivalents of demand that nobody serves.
-    """
-
-    replicas: Mapping[str, int]
-    traffic: Mapping[tuple[str, str], float]
-    unplaced: int
-    unserved: float
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """All workloads placed.
-
-    Attributes:
-        items: by workload.
-        gap_ratio: distance to the proven bound; NaN if unknown.
-    """
-
-    items: Mapping[str, Placed]
-    gap_ratio: float
 
 
 class _Program:
@@ -141,15 +76,7 @@ class _Program:
             self.value.append(value)
         self.start.append(len(self.index))
 
-    def solve(self) -> tuple[list[float], float]:
-        """Solves the program.
-
-        Returns:
-            (values of the columns, gap to the bound; NaN for a program without integers).
-
-        Raises:
-            ValueError: HiGHS found no solution; the model is built so that there always is one.
-        """
+    def _run(self, *, whole: bool) -> Any:
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
         lp.col_cost_ = np.array(self.cost)
@@ -160,7 +87,7 @@ class _Program:
         lp.a_matrix_.start_ = np.array(self.start)
         lp.a_matrix_.index_ = np.array(self.index)
         lp.a_matrix_.value_ = np.array(self.value)
-        if any(self.integer):
+        if whole:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[i] for i in self.integer]
         # The public class prints a banner before it can be silenced; its base takes the option first.
@@ -172,11 +99,27 @@ class _Program:
         solver.setOptionValue("mip_rel_gap", 1e-7)
         solver.passModel(lp)
         solver.run()
+        return solver
+
+    def solve(self) -> tuple[list[float], float, float, float]:
+        """Solves the program.
+
+        Returns:
+            (values of the columns, gap to the bound, the plan's cost, the bound).
+
+        Raises:
+            ValueError: HiGHS found no solution; the model is built so that there always is one.
+        """
+        solver = self._run(whole=True)
         info = solver.getInfo()
         if info.primal_solution_status != 2:  # 2: a feasible point is known
             raise ValueError(f"placement has no solution: {solver.modelStatusToString(solver.getModelStatus())}")
-        gap = float(info.mip_gap) if any(self.integer) else math.nan
-        return list(solver.getSolution().col_value), gap
+        values = list(solver.getSolution().col_value)
+        return values, float(info.mip_gap), float(info.objective_function_value), float(info.mip_dual_bound)
+
+    def duals(self) -> list[float]:
+        """Row duals of the relaxation: what a row's bound is worth."""
+        return list(self._run(whole=False).getSolution().row_dual)
 
 
 @dataclass(slots=True)
@@ -202,11 +145,8 @@ def _columns(program: _Program, item: Item) -> _Columns:
         add = 0 if cluster in item.frozen or cluster in item.leave else item.add_max.get(cluster, 0)
         new[cluster] = program.column(run + MOVE_DOLLARS / AMORTISATION_H, 0, max(0, add), integer=True)
     for origin, demand in item.demand.items():
-        known = [c for r, c in item.serve if r == origin]
-        # A frozen cluster with unknown latency still serves somebody; it counts as the mean of what is known.
-        typical = sum(item.serve[origin, c] for c in known) / len(known) if known else 0.0
-        for cluster in item.clusters:
-            flow[origin, cluster] = program.column(item.serve.get((origin, cluster), typical), 0, demand)
+        for cluster, way in ways(item, origin).items():
+            flow[origin, cluster] = program.column(way, 0, demand)
     unplaced = program.column(UNPLACED_DOLLARS * 2.0 ** (item.priority / 100.0), 0, item.replicas, integer=True)
     unserved = [program.column(UNSERVED_DOLLARS, 0, d) for d in item.demand.values()]
     return _Columns(stay, new, flow, unplaced, unserved)
@@ -216,8 +156,7 @@ def _rows(program: _Program, item: Item, at: _Columns) -> None:
     """Adds the constraints of one workload."""
     both = {c: [(at.stay[c], 1.0), (at.new[c], 1.0)] for c in item.clusters}
     everything = [term for c in item.clusters for term in both[c]]
-    kept = sum(item.now.get(c, 0) for c in item.frozen)
-    total = max(item.replicas, kept)
+    total = total_of(item)
     program.upper[at.unplaced] = total
     program.row(total, total, [*everything, (at.unplaced, 1.0)])
     for (origin, demand), spare in zip(item.demand.items(), at.unserved, strict=True):
@@ -226,12 +165,10 @@ def _rows(program: _Program, item: Item, at: _Columns) -> None:
         flows = [(at.flow[o, cluster], 1.0) for o in item.demand]
         program.row(-math.inf, 0.0, [*flows, (at.stay[cluster], -1.0), (at.new[cluster], -1.0)])
         _cluster_bounds(program, item, cluster, total, both[cluster])
-    free = [c for c in item.clusters if c not in item.leave]
-    stays = sum(item.now.get(c, 0) for c in free)
     if item.max_exchanges is not None:
-        forced = sum(item.now.get(c, 0) for c in item.leave - item.frozen)
-        limit = max(0, total - stays - forced) + forced + item.max_exchanges
-        program.row(-math.inf, limit, [(at.new[c], 1.0) for c in item.clusters])
+        program.row(-math.inf, add_limit(item), [(at.new[c], 1.0) for c in item.clusters])
+    if item.gang > 0:
+        _gang(program, item, at, total)
     _spread(program, item, at, both, total)
 
 
@@ -246,7 +183,7 @@ def _cluster_bounds(
         # Soft as all spread: too much in one cluster is better than too little at all.
         program.row(-math.inf, share_limit(item, total), [*terms, (_slack(program, total), -1.0)])
     reachable = item.now.get(cluster, 0) + item.add_max.get(cluster, 0)
-    low = float(min(item.cluster_min, reachable)) if item.cluster_min * len(item.clusters) <= total else 0.0
+    low = float(min(floor_of(item), reachable))
     if high < total:
         program.row(-math.inf, high, terms)
     if min(low, high) > 0:
@@ -281,33 +218,27 @@ def _spread(
         program.row(need, math.inf, [*marks, (_slack(program, need), 1.0)])
     spots = [t for c in item.clusters if c in item.spot and c not in item.frozen for t in both[c]]
     if item.spot_max_share < 1.0 and spots:
-        held = sum(item.now.get(c, 0) for c in item.spot & item.frozen)
-        program.row(-math.inf, max(0, math.floor(item.spot_max_share * total + 1e-9) - held), spots)
+        most = math.floor(item.spot_max_share * total + 1e-9) - held(item, item.spot)
+        program.row(-math.inf, max(0, most), spots)
     if item.spread_weight > 0:
         peak = program.column(item.spread_weight * SPREAD_DOLLARS * len(item.clusters), 0.0, math.inf)
         for cluster in item.clusters:
             program.row(0.0, math.inf, [(peak, 1.0), *((c, -v) for c, v in both[cluster])])
 
 
-def share_limit(item: Item, total: int) -> int:
-    """Most replicas in one cluster by the policy's maximum share; one is always allowed."""
-    return max(1, math.floor(item.max_share * total + 1e-9))
-
-
-def shortfall(item: Item, replicas: Mapping[str, int]) -> int:
-    """Counts by how much a placement misses the policy's bounds and spread: replicas, clusters and regions."""
-    total = sum(replicas.values())
-    used = {c for c, n in replicas.items() if n > 0}
-    missed = max(0, min(item.min_clusters, total) - len(used))
-    missed += max(0, min(item.min_regions, total) - len({item.regions.get(c, c) for c in used}))
-    missed += max(0, sum(replicas.get(c, 0) for c in item.spot) - math.floor(item.spot_max_share * total + 1e-9))
-    high = total if item.cluster_max is None else item.cluster_max
-    high = min(high, share_limit(item, total)) if item.max_share < 1.0 else high
-    missed += sum(max(0, n - high) for n in replicas.values())
-    if item.cluster_min * len(item.clusters) <= total:
-        for c in sorted(set(item.clusters) - item.frozen - item.leave):
-            missed += max(0, min(item.cluster_min, item.now.get(c, 0) + item.add_max.get(c, 0)) - replicas.get(c, 0))
-    return missed
+def _gang(program: _Program, item: Item, at: _Columns, total: int) -> None:
+    """All in one cluster, at least `gang` of them where any start; what runs may stay as it is."""
+    inside = []
+    for cluster in (c for c in item.clusters if c not in item.frozen):
+        here = program.column(0.0, 0.0, 1.0, integer=True)
+        begun = program.column(0.0, 0.0, 1.0, integer=True)
+        inside.append((here, 1.0))
+        stay, new = (at.stay[cluster], 1.0), (at.new[cluster], 1.0)
+        program.row(-math.inf, 0.0, [stay, new, (here, -float(max(total, item.now.get(cluster, 0))))])
+        program.row(-math.inf, 0.0, [new, (begun, -float(total))])
+        program.row(0.0, math.inf, [stay, new, (begun, -float(min(item.gang, total)))])
+    standing = sum(1 for c in item.clusters if item.now.get(c, 0) and c not in item.leave)
+    program.row(-math.inf, float(max(0 if held(item, item.frozen) else 1, standing)), inside)
 
 
 def _slack(program: _Program, need: float) -> int:
@@ -315,57 +246,57 @@ def _slack(program: _Program, need: float) -> int:
     return program.column(SHORTFALL_DOLLARS, 0.0, float(need))
 
 
-def solve(items: Sequence[Item], free_cpu: Mapping[str, float], free_memory: Mapping[str, float]) -> Solution:
-    """Places all workloads.
+def solve_exactly(
+    items: Sequence[Item], free_cpu: Mapping[str, float], free_memory: Mapping[str, float], adds: Mapping[str, float]
+) -> Solution:
+    """Places all workloads of a small fleet; more than SMALL_FLEET in batches by priority, without a bound.
 
     Args:
         items: workloads.
         free_cpu: cluster -> free cores; a cluster that is missing does not bind.
         free_memory: cluster -> free bytes, likewise.
-
-    Returns:
-        The placement. More than SMALL_FLEET workloads are placed in batches by priority; the gap is then unknown.
+        adds: cluster -> most replicas that may be added, likewise.
     """
-    if not items:
-        return Solution({}, 0.0)
     ordered = sorted(items, key=lambda i: (-i.priority, i.workload))
-    cpu, memory = dict(free_cpu), dict(free_memory)
+    free = [dict(free_cpu), dict(free_memory), dict(adds)]
     result: dict[str, Placed] = {}
-    gaps = []
+    found = []
     for first in range(0, len(ordered), SMALL_FLEET):
         batch = ordered[first : first + SMALL_FLEET]
-        placed, gap = _solve_batch(batch, cpu, memory)
-        gaps.append(gap)
-        result |= placed
+        found.append(_solve_batch(batch, free))
+        result |= found[-1].items
         for item in batch:
-            for cluster, count in placed[item.workload].replicas.items():
+            for cluster, count in result[item.workload].replicas.items():
                 added = max(0, count - item.now.get(cluster, 0))
-                cpu[cluster] = cpu.get(cluster, math.inf) - added * item.cpu
-                memory[cluster] = memory.get(cluster, math.inf) - added * item.memory
-    return Solution(result, gaps[0] if len(gaps) == 1 else math.nan)
+                for row, need in zip(free, (item.cpu, item.memory, 1.0), strict=True):
+                    row[cluster] = row.get(cluster, math.inf) - added * need
+    return found[0] if len(found) == 1 else Solution(result, math.nan)
 
 
-def _solve_batch(
-    items: Sequence[Item], free_cpu: Mapping[str, float], free_memory: Mapping[str, float]
-) -> tuple[dict[str, Placed], float]:
+def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> Solution:
     program = _Program()
     at = {}
     for item in items:
         at[item.workload] = _columns(program, item)
         _rows(program, item, at[item.workload])
+    room: dict[tuple[int, str], tuple[int, float]] = {}
     for cluster in sorted({c for i in items for c in i.clusters}):
-        for free, need in ((free_cpu, "cpu"), (free_memory, "memory")):
-            terms = [
-                (at[i.workload].new[cluster], float(getattr(i, need)))
-                for i in items
-                if cluster in i.clusters and getattr(i, need) > 0
-            ]
-            if terms and math.isfinite(free.get(cluster, math.inf)):
+        for kind, of in enumerate(free):
+            needs = [(i, (i.cpu, i.memory, 1.0)[kind]) for i in items if cluster in i.clusters]
+            terms = [(at[i.workload].new[cluster], need) for i, need in needs if need > 0]
+            if terms and math.isfinite(of.get(cluster, math.inf)):
                 # Scaled to one, because bytes beside cores would strain the solver's tolerances.
                 scale = max(v for _, v in terms)
-                program.row(-math.inf, max(0.0, free[cluster]) / scale, [(c, v / scale) for c, v in terms])
-    values, gap = program.solve()
-    return {i.workload: _read(i, at[i.workload], values) for i in items}, gap
+                room[kind, cluster] = len(program.row_lower), scale
+                program.row(-math.inf, max(0.0, of[cluster]) / scale, [(c, v / scale) for c, v in terms])
+    values, gap, cost, bound = program.solve()
+    duals = program.duals() if room else []
+    price = {key: max(0.0, -duals[row]) / scale for key, (row, scale) in room.items()}
+    shadow = {
+        c: Shadow(price.get((0, c), 0.0), price.get((1, c), 0.0) * GIB, price.get((2, c), 0.0))
+        for c in sorted({c for _, c in room})
+    }
+    return Solution({i.workload: _read(i, at[i.workload], values) for i in items}, gap, cost, bound, shadow)
 
 
 def _read(item: Item, at: _Columns, values: Sequence[float]) -> Placed:
@@ -384,17 +315,4 @@ def evaluate(item: Item, replicas: Mapping[str, int]) -> Placed:
         item: the workload.
         replicas: by cluster.
     """
-    program = _Program()
-    flow = {}
-    for origin, demand in item.demand.items():
-        known = [item.serve[origin, c] for c in item.clusters if (origin, c) in item.serve]
-        typical = sum(known) / len(known) if known else 0.0
-        for cluster in item.clusters:
-            flow[origin, cluster] = program.column(item.serve.get((origin, cluster), typical), 0, demand)
-        spare = program.column(UNSERVED_DOLLARS, 0, demand)
-        program.row(demand, demand, [*((flow[origin, c], 1.0) for c in item.clusters), (spare, 1.0)])
-    for cluster in item.clusters:
-        program.row(-math.inf, float(replicas.get(cluster, 0)), [(flow[o, cluster], 1.0) for o in item.demand])
-    values = program.solve()[0] if item.demand else []
-    traffic = {k: values[col] for k, col in flow.items() if values[col] > 1e-7}
-    return Placed(dict(replicas), traffic, 0, sum(item.demand.values()) - sum(traffic.values()))
+    return placed(item, replicas, 0)

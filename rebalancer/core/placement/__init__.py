@@ -1,0 +1,44 @@
+"""Which cluster runs how many.
+
+`items` says what is placed and what things weigh; `exact` is the program for small fleets; `problem` holds a large
+fleet as arrays, `prices` solves it with the kernels of `passes`, `whole`, `flows` and `nearby`; `audit` checks it by
+HiGHS; `fleet` is the door to both.
+"""
+
+from rebalancer.core.placement.exact import evaluate
+from rebalancer.core.placement.fleet import Warm, compile_kernels, solve
+from rebalancer.core.placement.items import (
+    AMORTISATION_H,
+    LATENCY_DOLLARS,
+    MOVE_DOLLARS,
+    REMOVE_DOLLARS,
+    SHORTFALL_DOLLARS,
+    SPREAD_DOLLARS,
+    UNPLACED_DOLLARS,
+    UNSERVED_DOLLARS,
+    Item,
+    Placed,
+    Shadow,
+    Solution,
+    shortfall,
+)
+
+__all__ = [
+    "AMORTISATION_H",
+    "LATENCY_DOLLARS",
+    "MOVE_DOLLARS",
+    "REMOVE_DOLLARS",
+    "SHORTFALL_DOLLARS",
+    "SPREAD_DOLLARS",
+    "UNPLACED_DOLLARS",
+    "UNSERVED_DOLLARS",
+    "Item",
+    "Placed",
+    "Shadow",
+    "Solution",
+    "Warm",
+    "compile_kernels",
+    "evaluate",
+    "shortfall",
+    "solve",
+]

@@ -1,0 +1,146 @@
+"""The door to both solvers: exact for small fleets, by prices for large ones, and only what changed when little did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from rebalancer.core.placement.encode import capacity_of, clusters_of, decode, encode
+from rebalancer.core.placement.exact import SMALL_FLEET, solve_exactly
+from rebalancer.core.placement.items import Item, Shadow, Solution
+from rebalancer.core.placement.problem import Floats, Ints, Problem, Small
+
+CHANGED_RATIO = 0.25
+"""From this share of changed workloads on, everything is planned anew."""
+SAME_DEMAND = 0.02
+"""Demand that changed by less than this share of a workload's replicas is the same demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """What the last cycle knew of a large fleet: a cache, which may be lost at the cost of time only.
+
+    Attributes:
+        workloads, clusters: names by row and column.
+        problem, plan, out: what was asked and answered.
+        price: (3, C) prices of room.
+        cost, least: (W,) $/h of each plan, and the least at the prices.
+    """
+
+    workloads: tuple[str, ...]
+    clusters: tuple[str, ...]
+    problem: Problem
+    plan: Small
+    out: Ints
+    price: Floats
+    cost: Floats
+    least: Floats
+
+
+def solve(
+    items: Sequence[Item],
+    free_cpu: Mapping[str, float],
+    free_memory: Mapping[str, float],
+    adds: Mapping[str, float] | None = None,
+    *,
+    kernels: bool = False,
+    warm: Warm | None = None,
+    seed: int = 0,
+) -> tuple[Solution, Warm | None]:
+    """Places all workloads.
+
+    Args:
+        items: workloads.
+        free_cpu: cluster -> free cores; a cluster that is missing does not bind.
+        free_memory: cluster -> free bytes, likewise.
+        adds: cluster -> most replicas that may be added in this cycle, likewise.
+        kernels: whether the compiled solver may be used; without it a large fleet is solved in exact batches.
+        warm: what the last call returned.
+        seed: decides the order in which the large solver looks at workloads.
+
+    Returns:
+        (the placement, what the next call may start from). The same arguments give the same placement.
+    """
+    if not items:
+        return Solution({}, 0.0, 0.0, 0.0), None
+    if len(items) <= SMALL_FLEET or not kernels:
+        return solve_exactly(items, free_cpu, free_memory, adds or {}), None
+    ordered = sorted(items, key=lambda i: i.workload)
+    clusters = clusters_of(ordered)
+    problem = encode(ordered, clusters, capacity_of(clusters, free_cpu, free_memory, adds or {}))
+    names = tuple(i.workload for i in ordered)
+    found = _solve(problem, names, clusters, warm, seed)
+    return _solution(ordered, found), found
+
+
+def _solve(problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...], warm: Warm | None, seed: int) -> Warm:
+    # Imports numba, which a small fleet never needs.
+    from rebalancer.core.placement.prices import solve_all, solve_some
+
+    if warm is None or warm.clusters != clusters:
+        found = solve_all(problem, seed=seed)
+        return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
+    changed = changes(problem, names, warm)
+    if changed.mean() > CHANGED_RATIO:
+        found = solve_all(problem, price=warm.price, start=problem.now, seed=seed)
+        return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
+    row = {name: i for i, name in enumerate(warm.workloads)}
+    old = np.array([row.get(name, 0) for name in names])
+    plan, out = warm.plan[old], warm.out[old]
+    cost, least = warm.cost[old], warm.least[old]
+    active = np.flatnonzero(changed)
+    found = solve_some(problem, active, plan, warm.price, seed)
+    plan[active], out[active] = found.plan, found.out
+    cost[active], least[active] = found.cost, found.least
+    return Warm(names, clusters, problem, plan, out, warm.price, cost, least)
+
+
+def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
+    """(W,) which workloads are to be planned again: new ones, changed ones, and those whose plan no longer fits."""
+    row = {name: i for i, name in enumerate(warm.workloads)}
+    old = np.array([row.get(name, -1) for name in names])
+    result = old < 0
+    old = np.maximum(old, 0)
+    if problem.demand.shape[1] != warm.problem.demand.shape[1]:
+        return np.ones(len(names), np.bool_)
+    before = warm.problem.rows(old, warm.problem.capacity)
+    loose = ("demand", "origin", "distance", "site", "site_row", "region", "spot", "capacity", "leaving", "add")
+    for name in (f.name for f in fields(problem) if f.name not in loose):
+        mine, theirs = getattr(problem, name), getattr(before, name)
+        differs = ~np.isclose(mine, theirs, rtol=1e-6, atol=1e-9)
+        result |= differs.reshape(len(names), -1).any(axis=1)
+    slack = SAME_DEMAND * np.maximum(problem.replicas, 1)
+    result |= np.abs(problem.demand - before.demand).max(axis=1) > slack
+    ways, ways_before = problem.distance[problem.origin], before.distance[before.origin]
+    result |= (~np.isclose(ways, ways_before, rtol=1e-2)).any(axis=(1, 2))
+    plan = warm.plan[old]
+    result |= ((plan - problem.now > problem.add) & (plan > problem.now)).any(axis=1)
+    return np.asarray(result | (warm.out[old] > 0), np.bool_)
+
+
+def _solution(ordered: Sequence[Item], found: Warm) -> Solution:
+    # Imports numba, see above.
+    from rebalancer.core.placement.prices import dual_value
+
+    cost = float(found.cost.sum())
+    bound = dual_value(found.problem, found.price, found.least)
+    shadow = {c: Shadow(*map(float, found.price[:, i])) for i, c in enumerate(found.clusters)}
+    gap = (cost - bound) / max(abs(bound), 1e-9) if math.isfinite(bound) else math.nan
+    return Solution(decode(ordered, found.clusters, found.plan, found.out), gap, cost, bound, shadow)
+
+
+def compile_kernels() -> None:
+    """Compiles the large solver by placing a fleet of a few workloads; takes a minute, or a second where it was kept.
+
+    To be called once from outside, before `kernels` is set; nothing else here compiles anything.
+    """
+    item = Item("", 2, {"": 1.0}, ("a", "b"), {"a": 1, "b": 1}, {("", "a"): 0.1, ("", "b"): 0.2}, {"a": 0.0, "b": 0.0},
+                {"a": 2, "b": 2}, cpu=1.0)  # fmt: skip
+    items = [replace(item, workload=str(i), now={"a": i % 3, "b": 0}) for i in range(2)]
+    clusters = clusters_of(items)
+    problem = encode(items, clusters, capacity_of(clusters, {"a": 1.0, "b": 9.0}, {}, {}))
+    found = _solve(problem, ("0", "1"), clusters, None, 0)
+    _solve(replace(problem, replicas=problem.replicas + 1), ("0", "1"), clusters, found, 0)

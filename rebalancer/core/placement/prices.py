@@ -1,0 +1,373 @@
+"""The large solver: prices of room by mini-batches, then whole replicas in passes that steer by these prices.
+
+Only this module and what it imports need numba; import it inside the function that is called for a large fleet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rebalancer.core.placement.compiled import F64, I64, Near
+from rebalancer.core.placement.nearby import jobs_of, near_of, sites_of
+from rebalancer.core.placement.passes import lower_bound, place_pass, price_pass, push_in, regrets, values
+from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Ints, Problem, Small
+
+FINE = ((0.1, 0.05, 1.0), (0.05, 0.05, 1.0), (0.05, 0.03, 1.0), (0.03, 0.02, 1.0), (0.02, 0.02, 1.0),
+        (0.02, 0.01, 1.0), (0.01, 0.01, 1.0), (0.01, 0.005, 1.0), (0.005, 0.003, 1.0))  # fmt: skip
+COLD = ((8.0, 4.0, 1.0), (4.0, 2.0, 1.0), (2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.25, 1.0), (0.25, 0.1, 1.0))
+COLD_SMALL = (*COLD[1:4], (0.5, 0.2, 1.0), (0.2, 0.1, 1.0), *FINE)
+COLD_HUGE = ((4.0, 2.0, 0.3), (2.0, 1.0, 0.5), (1.0, 0.5, 1.0), (0.5, 0.25, 1.0), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
+WARM = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0))
+WARM_SMALL = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0), (0.2, 0.1, 1.0), *FINE)
+WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
+"""(first step, last step, share of the workloads) of each price pass."""
+HUGE, LARGE = 20_000, 3_000
+GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
+POLISH = (1.0, 0.5, 0.0)
+PUSHED = 1500
+Cores = tuple[float, float]
+Schedule = tuple[tuple[float, float, float], ...]
+ROUNDS = 2
+CHUNK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A plan of all workloads.
+
+    Attributes:
+        plan: (W, C) replicas.
+        out: (W,) replicas without a place.
+        price: (3, C) what the last core, GiB and addition of a cluster is worth, $/h.
+        cost: (W,) $/h of each workload's plan.
+        least: (W,) the least it could be at `price`, room being no bound.
+        bound: no plan is cheaper than this in sum, $/h.
+    """
+
+    plan: Small
+    out: Ints
+    price: Floats
+    cost: Floats
+    least: Floats
+    bound: float
+
+    @property
+    def gap_ratio(self) -> float:
+        """How far the plan is above the bound at most."""
+        total = float(self.cost.sum())
+        return (total - self.bound) / max(abs(self.bound), 1e-9)
+
+
+def sizes(problem: Problem) -> Floats:
+    """(3, C) capacities as a measure of how full a cluster is; never 0."""
+    known = problem.capacity < UNBOUND / 2
+    mean = np.where(known, problem.capacity, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return np.asarray(np.maximum(problem.capacity, np.maximum(1e-3 * mean, 1e-6)[:, None]), np.float64)
+
+
+def usual(problem: Problem, near: Near) -> Floats:
+    """(3,) usual prices per core, GiB and addition: what a middling cluster costs more than the best one."""
+    weight = problem.demand / np.maximum(problem.demand.sum(axis=1, keepdims=True), 1e-12)
+    owner = np.repeat(np.arange(problem.size), np.diff(near.first))
+    cost = near.run + (near.serve * weight[owner]).sum(axis=1)
+    count = np.diff(near.first)
+    some = count > 0
+    first = near.first[:-1][some]
+    if not len(first):
+        return np.full(3, 1e-3)
+    extra = np.add.reduceat(cost, first) / count[some] - np.minimum.reduceat(cost, first)
+    replicas = problem.replicas[some]
+    mean = float((extra * replicas).sum() / max(replicas.sum(), 1)) + 1e-6
+    cpu = float((problem.cpu[some] * replicas).sum() / max(replicas.sum(), 1))
+    memory = float((problem.memory[some] * replicas).sum() / max(replicas.sum(), 1))
+    return np.array([mean / max(cpu, 1e-6), mean / max(memory, 1e-6), mean])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A state of the search that may be come back to; `total` is what it costs, $/h."""
+
+    total: float
+    x: I64
+    out: I64
+    left: F64
+    cost: F64
+    price: F64
+
+
+class _Search:
+    """The state that the passes share."""
+
+    def __init__(self, problem: Problem, near: Near, price: F64, seed: int) -> None:
+        """Nothing is placed at the start."""
+        self.problem, self.near, self.price = problem, near, price.copy()
+        self.base = price.copy()
+        self.jobs, self.sites = jobs_of(problem), sites_of(problem)
+        self.leaving = 1.0 if problem.leaving else 0.0
+        self.size, self.scale = sizes(problem), usual(problem, near)
+        grain = np.array([np.median(problem.cpu), np.median(problem.memory), 1.0])[:, None]
+        self.aim = 1.0 - np.clip(grain / self.size, 0.005, 0.08)
+        self.left = problem.capacity.copy()
+        self.x = np.zeros(len(near.cluster), np.int64)
+        self.out = problem.replicas.copy()
+        self.cost = np.zeros(problem.size)
+        self.least: F64 | None = None
+        self.rng = np.random.default_rng(seed)
+        self.every = int(np.clip(problem.size // 100, 8, 64))
+        whole = problem.cpu * np.where(problem.gang > 0, problem.replicas, 1)
+        self.weight = whole
+        self.lump = (problem.gang > 0) | (whole > 0.02 * np.median(self.size[0]))
+
+    def place(
+        self, order: I64, gain: float, *, share: float = 1.0, fresh: bool = False, done: Cores = (0.0, 0.0)
+    ) -> None:
+        """One pass over some workloads; `share` scales the prices that steer it when they are not to follow."""
+        price = self.price if gain > 0 or share == 1.0 else self.price * share
+        place_pass(
+            np.ascontiguousarray(order, np.int64), self.every, self.jobs, self.near, self.sites, price, self.base,
+            self.left, self.size, self.aim, self.scale, gain, done, fresh, self.leaving, self.x, self.out, self.cost,
+        )  # fmt: skip
+
+    def stand(self, plan: Small) -> None:
+        """Starts from a plan; what is not on the list of a workload counts as without a place."""
+        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
+        self.x = plan[owner, self.near.cluster].astype(np.int64)
+        self.x = np.minimum(self.x, self.near.stay.astype(np.int64) + self.near.add)
+        placed = np.bincount(owner, self.x, self.problem.size).astype(np.int64)
+        self.out = np.maximum(0, self.problem.replicas - placed)
+        self.left = self.problem.capacity - self._use()
+
+    def _use(self) -> F64:
+        left = np.zeros(self.size.shape)
+        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
+        free = ~self.near.fixed
+        added = np.where(free, np.maximum(self.x - self.near.stay, 0), 0)
+        counted = np.where(free, self.x, 0) if self.leaving else added
+        clusters = self.size.shape[1]
+        for i, each in enumerate((self.problem.cpu[owner] * counted, self.problem.memory[owner] * counted, added)):
+            left[i] = np.bincount(self.near.cluster, each, clusters)
+        return left
+
+    def begin_cold(self) -> None:
+        """Places everything for the first time: lumps by size, the rest in random order."""
+        p = self.problem
+        lumps = np.flatnonzero(self.lump)
+        lumps = lumps[np.argsort(-self.weight[lumps], kind="stable")]
+        rest = self.rng.permutation(np.flatnonzero(~self.lump))
+        cores = p.replicas * p.cpu
+        self.place(lumps, 0.0, fresh=True)
+        self.place(rest, 1.0, fresh=True, done=(float(cores[lumps].sum()), max(float(cores.sum()), 1e-9)))
+
+    def begin_warm(self, plan: Small) -> None:
+        """Starts from a plan: first who needs less, then lumps, then who needs more."""
+        self.stand(plan)
+        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
+        placed = np.bincount(owner, self.x, self.problem.size)
+        less = placed > self.problem.replicas
+        self.place(self.rng.permutation(np.flatnonzero(less)), 0.0)
+        self.place(np.flatnonzero(~less & self.lump), 0.0)
+        self.place(self.rng.permutation(np.flatnonzero(~less & ~self.lump)), 10.0)
+
+    def make_room(self) -> None:
+        """Waiting replicas get their cheapest cluster; who loses least by it plans again elsewhere."""
+        p = self.problem
+        waiting = np.flatnonzero(self.out > 0)
+        if not len(waiting) or len(waiting) >= max(10, 0.1 * p.size):
+            return
+        urgency = p.unplaced[waiting] / np.maximum(p.cpu[waiting], 1e-6)
+        waiting = waiting[np.argsort(-urgency, kind="stable")][:PUSHED]
+        push_in(
+            waiting, self.jobs, self.near, self.sites, self.price, self.left, self.size, self.leaving, self.x, self.out
+        )
+        self._clear(waiting)
+
+    def rounds(self) -> None:
+        """Passes with prices that follow, each round polished at true cost; the best round stays."""
+        p = self.problem
+        everyone = np.arange(p.size)
+        gains = GAINS_HUGE if p.size > HUGE else GAINS
+        usual_rounds = ROUNDS if p.size <= LARGE else 1
+        most = max(usual_rounds, 3 if p.size > HUGE else 6)
+        best = self._polished(None)
+        for number in range(most):
+            if number >= usual_rounds and not best.out.any():
+                break
+            for gain in gains:
+                self.make_room()
+                self.place(self.rng.permutation(everyone), gain)
+            kept = self._now()
+            best = self._polished(best)
+            self._back(kept)
+        self._back(best)
+
+    def _now(self) -> _Kept:
+        total = float(self.cost.sum())
+        return _Kept(total, self.x.copy(), self.out.copy(), self.left.copy(), self.cost.copy(), self.price.copy())
+
+    def _back(self, kept: _Kept) -> None:
+        self.x, self.out, self.left = kept.x.copy(), kept.out.copy(), kept.left.copy()
+        self.cost, self.price = kept.cost.copy(), kept.price.copy()
+
+    def _polished(self, best: _Kept | None) -> _Kept:
+        """Lets the prices go in steps, and returns the better of the result and the best so far."""
+        for share in POLISH:
+            self.place(self.by_regret(), 0.0, share=share)
+        found = self._now()
+        return found if best is None or found.total < best.total - 1e-9 else best
+
+    def regret(self) -> F64:
+        """(W,) $/h that each workload pays for not having its plan of choice at the prices of room."""
+        if self.least is None:
+            whole = self.problem.size <= HUGE
+            _, self.least, _ = bound(self.problem, self.near, self.base, whole=whole)
+        value = np.zeros(self.problem.size)
+        values(self.jobs, self.near, self.sites, self.base, self.leaving, self.x, self.out, value)
+        return np.asarray(value - self.least)
+
+    def by_regret(self) -> I64:
+        """Workloads, first who would gain most per core of room if only there were any: room goes where it counts."""
+        per_core = self.regret() / np.maximum(self.problem.cpu, 1e-6)
+        return np.argsort(-per_core, kind="stable")
+
+    def _clear(self, pushed: I64) -> None:
+        """Overfull clusters are emptied by those who lose least, at last by those who were pushed in."""
+        loss = regrets(self.jobs, self.near, self.price, self.left, self.leaving, self.x)
+        hit = np.flatnonzero(loss < 1e17)
+        hit = hit[~np.isin(hit, pushed)]
+        hit = hit[np.argsort(loss[hit], kind="stable")]
+        done = 0
+        while done < len(hit) and (self.left < -1e-6).any():
+            part = hit[done : done + CHUNK]
+            self.place(part, 0.0)
+            done += len(part)
+        if (self.left < -1e-6).any():
+            self.place(pushed, 0.0)
+
+    def plan(self) -> Small:
+        """(W, C) replicas."""
+        p = self.problem
+        owner = np.repeat(np.arange(p.size), np.diff(self.near.first))
+        result = np.zeros(p.now.shape, np.int32)
+        result[owner, self.near.cluster] = self.x
+        return result
+
+
+def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[Floats, Near]:
+    """Prices of room.
+
+    Args:
+        problem: the fleet.
+        start: (3, C) prices of the last cycle; None begins at 0.
+        seed: decides the order in which workloads are looked at.
+
+    Returns:
+        (prices (3, C), the clusters to choose from at them).
+    """
+    cold, size = start is None, problem.size
+    schedule: Schedule
+    if size > HUGE:
+        schedule = COLD_HUGE if cold else WARM_HUGE
+    elif size > 2000:
+        schedule = COLD if cold else WARM
+    else:
+        schedule = COLD_SMALL if cold else WARM_SMALL
+    price = np.zeros(problem.capacity.shape) if start is None else start.copy()
+    near = near_of(problem, price)
+    jobs, sites, scale, measure = jobs_of(problem), sites_of(problem), usual(problem, near), sizes(problem)
+    rng = np.random.default_rng(seed)
+    every = 32 if size >= 1000 else 8
+    for number, (first, last, share) in enumerate(schedule):
+        order = rng.permutation(size)[: max(min(size, 2000), int(size * share))]
+        mean = np.zeros(price.shape)
+        price_pass(
+            order, every, jobs, near, sites, price, measure, scale, (first, last), 1.0 if problem.leaving else 0.0, mean
+        )
+        price = mean.copy()
+        if number in (0, 1, len(schedule) - 1) or size > HUGE:
+            near = near_of(problem, price)
+    return price, near
+
+
+def bound(problem: Problem, near: Near, price: Floats, *, whole: bool = False) -> tuple[float, Floats, Floats]:
+    """A lower bound of the cost of every plan, by weak duality.
+
+    Args:
+        problem: the fleet.
+        near: clusters to choose from.
+        price: (3, C); any prices give a bound, good ones a tight one.
+        whole: see `lower_bound`.
+
+    Returns:
+        (bound in $/h, its parts by workload, what the cheapest plans use (3, C)).
+    """
+    use, least = np.zeros(price.shape), np.zeros(problem.size)
+    lower_bound(
+        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole, use,
+        least,
+    )  # fmt: skip
+    return dual_value(problem, price, least), least, use
+
+
+def dual_value(problem: Problem, price: Floats, least: Floats) -> float:
+    """Sum of the workloads' least costs less what the room is worth at the prices."""
+    held = float(np.where(price > 0, price * np.minimum(problem.capacity, UNBOUND), 0.0).sum())
+    return float(least.sum()) - held
+
+
+def constant(problem: Problem) -> Floats:
+    """(W,) $/h that every plan pays: replicas that must stay, and what removing all others would cost."""
+    must = (problem.state & MUST_STAY) > 0
+    fixed = np.where(must, problem.run * problem.now, 0.0).sum(axis=1)
+    kept = ((problem.state & MAY_STAY) > 0) & ~must
+    return np.asarray(fixed + problem.stop * np.where(kept, problem.now, 0).sum(axis=1), np.float64)
+
+
+def solve_all(
+    problem: Problem, *, price: Floats | None = None, start: Small | None = None, seed: int = 0, dual: bool = True
+) -> Solved:
+    """Plans all workloads.
+
+    Args:
+        problem: the fleet.
+        price: prices of the last cycle; None starts cold.
+        start: (W, C) plan to start from; None places everything anew.
+        seed: decides the order in which workloads are looked at; the same seed gives the same plan.
+        dual: whether prices are iterated first; not needed when few workloads changed.
+    """
+    if price is None or dual:
+        price, near = iterate_prices(problem, price, seed)
+    else:
+        near = near_of(problem, price)
+    search = _Search(problem, near, price, seed)
+    if start is None:
+        search.begin_cold()
+    else:
+        search.begin_warm(start)
+    search.rounds()
+    value, least, _ = bound(problem, near, price)
+    extra = constant(problem)
+    return Solved(search.plan(), search.out, price, search.cost + extra, least + extra, value + float(extra.sum()))
+
+
+def solve_some(problem: Problem, active: Ints, plan: Small, price: Floats, seed: int) -> Solved:
+    """Plans some workloads at given prices; all others stay as planned and only take room.
+
+    Args:
+        problem: the fleet.
+        active: rows that are planned.
+        plan: (W, C) of all.
+        price: (3, C) prices of the last cycle.
+        seed: see `solve_all`.
+
+    Returns:
+        What was found for the rows of `active`.
+    """
+    others = plan.copy()
+    others[active] = np.where((problem.state[active] & MAY_STAY) > 0, problem.now[active], 0)
+    if problem.leaving:
+        others[active] = 0
+    capacity = np.maximum(problem.capacity - problem.use(others), 0.0)
+    part = problem.rows(active, capacity)
+    return solve_all(part, price=price, start=part.now, seed=seed, dual=False)

@@ -1,0 +1,86 @@
+"""From a draft to what the solver takes: what each cluster would cost, and how many replicas it could have."""
+
+from __future__ import annotations
+
+from rebalancer.core.placement import LATENCY_DOLLARS, Item
+from rebalancer.core.planning.draft import Draft
+from rebalancer.core.planning.ground import Ground
+
+GIB = 2.0**30
+
+
+def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
+    """Turns a draft into what the solver takes."""
+    policy = draft.policy
+    cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
+    memory = max((p.memory for p in draft.placements.values()), default=0.0)
+    add_max = {}
+    for cluster in draft.now:
+        selector = draft.placements[cluster].node_selector
+        here = 0 if cluster in draft.barred else ground.fits(cluster, cpu, memory, selector)
+        add_max[cluster] = min(here, draft.wanted.replicas)
+        if here == 0:
+            draft.barred.setdefault(cluster, "no-room")
+    exchanges = 0 if draft.hold else max_exchanges
+    return Item(
+        workload=draft.workload,
+        replicas=draft.wanted.replicas,
+        demand=draft.origins,
+        clusters=tuple(sorted(draft.now)),
+        now=draft.now,
+        serve=_serve(draft, ground),
+        run=_run(draft, ground, cpu, memory),
+        add_max=add_max,
+        frozen=frozenset(draft.frozen),
+        leave=frozenset(draft.leave),
+        cpu=cpu,
+        memory=memory,
+        regions=ground.regions,
+        spot=frozenset(c for c in draft.now if ground.cluster(c).spot),
+        priority=policy.priority,
+        cluster_min=policy.cluster_min,
+        cluster_max=policy.cluster_max,
+        min_clusters=policy.min_clusters,
+        min_regions=policy.min_regions,
+        max_share=policy.max_share,
+        spot_max_share=policy.spot_max_share,
+        spread_weight=policy.weights.spread,
+        max_exchanges=exchanges,
+        gang=policy.gang,
+    )
+
+
+def _serve(draft: Draft, ground: Ground) -> dict[tuple[str, str], float]:
+    """Dollars per replica equivalent and hour for each origin and cluster: latency, calls, and distance to the data."""
+    weights = draft.policy.weights
+    serve = {}
+    for (origin, cluster), ms in draft.distance.items():
+        serve[origin, cluster] = weights.latency * LATENCY_DOLLARS * ms
+    for cluster in draft.now:
+        beside = _beside(draft, ground, cluster)
+        for origin in draft.origins if beside else ():
+            if (origin, cluster) in serve:
+                serve[origin, cluster] += beside
+    return serve
+
+
+def _beside(draft: Draft, ground: Ground, cluster: str) -> float:
+    """Dollars per replica equivalent and hour in a cluster, whoever is served: to the data and to what is called."""
+    policy, weights = draft.policy, draft.policy.weights
+    data_ms, calls_ms = ground.data_ms(policy, cluster), ground.calls_ms(policy, cluster)
+    return LATENCY_DOLLARS * (weights.data * (data_ms or 0.0) + weights.latency * (calls_ms or 0.0))
+
+
+def _run(draft: Draft, ground: Ground, cpu: float, memory: float) -> dict[str, float]:
+    """Dollars per replica and hour, weighted; an unknown price counts as the mean of the known: it decides nothing."""
+    prices = {}
+    for cluster in draft.now:
+        price = ground.cluster(cluster).price
+        if price.cpu_core_hour is not None:
+            prices[cluster] = price.cpu_core_hour * cpu + (price.memory_gib_hour or 0.0) * memory / GIB
+    typical = sum(prices.values()) / len(prices) if prices else 0.0
+    run = {c: draft.policy.weights.cost * prices.get(c, typical) for c in draft.now}
+    for cluster in draft.now if not draft.origins else ():
+        # Without origins these distances are paid per replica, so that they count with an unknown origin too.
+        run[cluster] += _beside(draft, ground, cluster)
+    return run
