@@ -19,7 +19,7 @@ $(VENV)/.demo: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what the demo needs into $(VENV) (some 20 seconds the first time)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock numpy highspy rich PyYAML pydantic
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements.lock numpy highspy rich PyYAML pydantic cronsim
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@
 

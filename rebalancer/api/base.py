@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from cronsim import CronSim, CronSimError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
+
+from rebalancer.core.model import Window
 
 GROUP: Final = "rebalancer.dev"
 VERSION: Final = "v1alpha1"
@@ -84,6 +89,38 @@ class Metadata(Model):
     generation: int = 0
     uid: str = ""
     resource_version: str = ""
+
+
+class WindowSpec(Model):
+    """A time that comes again: it begins when the cron schedule fires in the time zone, and lasts for the duration."""
+
+    schedule: str
+    time_zone: str = "UTC"
+    duration: Duration = Field(ge=60, le=7 * 86_400)
+
+    @field_validator("schedule")
+    @classmethod
+    def _cron(cls, value: str) -> str:
+        if len(value.split()) != 5:
+            raise ValueError("must have five fields: minute, hour, day of month, month, day of week")
+        try:
+            next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)))
+        except (CronSimError, StopIteration) as error:
+            raise ValueError(f"is no cron schedule that ever fires ({error}), for example `0 22 * * 1-5`") from None
+        return value
+
+    @field_validator("time_zone")
+    @classmethod
+    def _zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ValueError(f"{value!r} is no IANA time zone, for example Europe/Berlin") from None
+        return value
+
+    def window(self) -> Window:
+        """Returns the window as the core knows it."""
+        return Window(self.schedule, ZoneInfo(self.time_zone), self.duration)
 
 
 class LabelSelector(Model):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rebalancer.api.base import API_VERSION, Metadata, Model, Percent
+from rebalancer.api.base import API_VERSION, Metadata, Model, Percent, WindowSpec
 from rebalancer.core import model
 
 
@@ -26,11 +26,18 @@ class Connection(Model):
         return self
 
 
+class PriceWindowSpec(WindowSpec):
+    """While it is open, CPU and memory cost `factor` times as much."""
+
+    factor: float = Field(ge=0, le=100)
+
+
 class PriceSpec(Model):
     """Prices in USD; an unknown price takes no part in cost terms."""
 
     cpu_core_hour: float | None = Field(default=None, ge=0)
     memory_gib_hour: float | None = Field(default=None, ge=0)
+    windows: list[PriceWindowSpec] = Field(default_factory=list, max_length=50)
 
 
 class Capacity(Model):
@@ -89,6 +96,7 @@ class MemberCluster(Model):
             provider=spec.provider,
             labels=dict(spec.labels),
             price=model.Price(spec.price.cpu_core_hour, spec.price.memory_gib_hour),
+            price_windows=tuple(model.PriceWindow(w.window(), w.factor) for w in spec.price.windows),
             reserve_ratio=spec.capacity.reserve,
             taints=tuple(model.Taint(t.key, t.value, t.effect) for t in spec.taints),
             spot=spec.spot,

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from rebalancer.api.base import API_VERSION, CountOrPercent, Duration, LabelSelector, Metadata, Model, Name, Percent
+from rebalancer.api.base import (
+    API_VERSION,
+    CountOrPercent,
+    Duration,
+    LabelSelector,
+    Metadata,
+    Model,
+    Name,
+    Percent,
+    WindowSpec,
+)
 from rebalancer.api.base import WorkloadRef as WorkloadRef
 from rebalancer.core import policy as core
 from rebalancer.core.model import Effect, Toleration
@@ -202,6 +212,32 @@ class MigrationSpec(Model):
     drain: DrainSpec = DrainSpec()
 
 
+class PolicyWindowSpec(WindowSpec):
+    """What the policy changes while the window is open."""
+
+    strategy: core.Strategy | None = None
+    weights: WeightsSpec | None = None
+    min_replicas: int | None = Field(default=None, ge=0, le=100_000)
+    freeze: bool = False
+    origin_factors: dict[str, Annotated[float, Field(gt=0, le=100)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _changes(self) -> PolicyWindowSpec:
+        if self.strategy is not None or self.weights is not None:
+            StrategySpec(type=self.strategy or "Weighted", weights=self.weights)
+        if not (self.strategy or self.weights or self.min_replicas is not None or self.freeze or self.origin_factors):
+            raise ValueError("a window must change something: strategy, weights, minReplicas, freeze or originFactors")
+        return self
+
+    def to_core(self) -> core.PolicyWindow:
+        """Returns the window as the core knows it."""
+        chosen = self.strategy or ("Weighted" if self.weights else None)
+        weights = StrategySpec(type=chosen, weights=self.weights).resolve() if chosen else None
+        return core.PolicyWindow(
+            self.window(), chosen, weights, self.min_replicas, self.freeze, dict(self.origin_factors)
+        )
+
+
 class FailoverSpec(Model):
     """When a cluster counts as lost, and when it is used again."""
 
@@ -247,6 +283,7 @@ class SchedulingPolicySpec(Model):
     budget: BudgetSpec = BudgetSpec()
     migration: MigrationSpec = MigrationSpec()
     failover: FailoverSpec = FailoverSpec()
+    windows: list[PolicyWindowSpec] = Field(default_factory=list, max_length=50)
     paused: bool = False
     observe_only: bool = False
 
@@ -259,6 +296,16 @@ class SchedulingPolicySpec(Model):
         high = self.replicas.max
         if high is not None and self.per_cluster.min > high:
             raise ValueError(f"perCluster.min {self.per_cluster.min} is above replicas.max {high}")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> SchedulingPolicySpec:
+        high = self.replicas.max
+        for number, window in enumerate(self.windows):
+            if high is not None and window.min_replicas is not None and window.min_replicas > high:
+                raise ValueError(f"windows[{number}].minReplicas {window.min_replicas} is above replicas.max {high}")
+            if (window.strategy == "DataLocality" or (window.weights and window.weights.data)) and self.data is None:
+                raise ValueError(f"windows[{number}] weighs the distance to the data, but data.clusters says nothing")
         return self
 
     @model_validator(mode="after")
@@ -343,6 +390,7 @@ class SchedulingPolicy(Model):
             failback_after_s=s.failover.failback_after,
             paused=s.paused,
             observe_only=s.observe_only,
+            windows=tuple(w.to_core() for w in s.windows),
         )  # fmt: skip
 
 

@@ -12,11 +12,11 @@ from rebalancer.config.documents import Document
 
 PLANNED: Mapping[str, frozenset[str]] = {
     "MemberCluster": frozenset({
-        "spec.connection.pull", "spec.price.egressGib", "spec.price.windows", "spec.capacity.elastic", "spec.edge",
+        "spec.connection.pull", "spec.price.egressGib", "spec.capacity.elastic", "spec.edge",
         "spec.probe",
     }),
     "SchedulingPolicy": frozenset({
-        "spec.windows", "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",
+        "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",
         "spec.demand.perRequest", "spec.migration.drain.query", "spec.migration.drain.max",
     }),
     "PropagationPolicy": frozenset({

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from rebalancer.core.model import Toleration
+from rebalancer.core.model import Toleration, Window
 
 Strategy = Literal["LatencyFirst", "DataLocality", "CostOptimized", "Weighted"]
 Steering = Literal["external", "none"]
@@ -116,6 +116,23 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyWindow:
+    """What a policy changes while a window is open; None and empty leave it as it is.
+
+    Attributes:
+        freeze: nothing moves and nothing is taken away; growth and failover go on.
+        origin_factors: origin region -> what its demand is multiplied by, for bursts that are known before.
+    """
+
+    window: Window
+    strategy: Strategy | None = None
+    weights: Weights | None = None
+    min_replicas: int | None = None
+    freeze: bool = False
+    origin_factors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One SchedulingPolicy, resolved. Times are seconds, shares are ratios, counts are replicas."""
 
@@ -156,6 +173,10 @@ class Policy:
     failback_after_s: float = 900.0
     paused: bool = False
     observe_only: bool = False
+    windows: tuple[PolicyWindow, ...] = ()
+    frozen: bool = False
+    open_windows: tuple[str, ...] = ()
+    origin_factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

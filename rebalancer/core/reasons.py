@@ -50,6 +50,8 @@ _ACT = (
 _REFUSE = (
     ("observe-only", "The controller only observes.", "Start it with --act, or set spec.observeOnly to false."),
     ("paused", "The workload or the cluster is paused.", "Set spec.paused to false."),
+    ("freeze", "A freeze window is open: nothing moves and nothing is taken away; growth and failover go on.",
+     "Wait for its end, or take it out of spec.windows."),
     ("origin-unknown", "Nobody knows where the demand comes from, so latency can't place it.",
      "Set demand.originLabel, demand.origin: entryCluster or demand.originShares."),
     ("not-steerable", "Steering is none: users would not follow the replicas.",

@@ -276,6 +276,30 @@ GOLDEN: dict[str, tuple[str, str]] = {
         POLICY + "  dependsOn: [{service: db}]\n",
         "fleet.yaml:7: spec.dependsOn[0]: set exactly one of clusters and workloadRef: where the service stands",
     ),
+    "a window whose schedule never fires": (
+        POLICY + '  windows: [{schedule: "0 0 31 2 *", duration: 1h, freeze: true}]\n',
+        "fleet.yaml:7: spec.windows[0].schedule is '0 0 31 2 *': is no cron schedule that ever fires "
+        "(Bad day-of-month), for example `0 22 * * 1-5`",
+    ),
+    "a window of seconds": (
+        POLICY + '  windows: [{schedule: "* * * * * *", duration: 1h, freeze: true}]\n',
+        "fleet.yaml:7: spec.windows[0].schedule is '* * * * * *': must have five fields: minute, hour, day of month, "
+        "month, day of week",
+    ),
+    "a window in a zone that is none": (
+        POLICY + '  windows: [{schedule: "0 0 * * *", timeZone: Mars/Olympus, duration: 1h, freeze: true}]\n',
+        "fleet.yaml:7: spec.windows[0].timeZone is 'Mars/Olympus': 'Mars/Olympus' is no IANA time zone, for example "
+        "Europe/Berlin",
+    ),
+    "a window that changes nothing": (
+        POLICY + '  windows: [{schedule: "0 0 * * *", duration: 1h}]\n',
+        "fleet.yaml:7: spec.windows[0]: a window must change something: strategy, weights, minReplicas, freeze or "
+        "originFactors",
+    ),
+    "a window that wants more than the most": (
+        POLICY + '  replicas: {max: 5}\n  windows: [{schedule: "0 0 * * *", duration: 1h, minReplicas: 6}]\n',
+        "fleet.yaml:4: spec: windows[0].minReplicas 6 is above replicas.max 5",
+    ),
     "a field that is planned": (
         POLICY + "  affinity: {}\n",
         "fleet.yaml:7: spec.affinity: this field is designed but not supported in this version; remove it",

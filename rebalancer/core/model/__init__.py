@@ -32,12 +32,14 @@ from rebalancer.core.model.seen import (
     NodeRoom,
     Placement,
     Price,
+    PriceWindow,
     Sight,
     Snapshot,
     Taint,
     Toleration,
     Unknown,
     View,
+    Window,
 )
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Placement",
     "Plan",
     "Price",
+    "PriceWindow",
     "PutIntent",
     "Refusal",
     "SetReplicas",
@@ -71,5 +74,6 @@ __all__ = [
     "Toleration",
     "Unknown",
     "View",
+    "Window",
     "WorkloadPlan",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from enum import StrEnum
 from typing import Literal
 
@@ -81,6 +82,29 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A time that comes again: it begins when the schedule fires in its zone, and lasts for so many seconds.
+
+    Attributes:
+        schedule: cron, five fields, as cron(8) reads them (0 and 7 are Sunday; day of month or day of week).
+        zone: where the schedule's hours are meant.
+        duration_s: real time, above 0.
+    """
+
+    schedule: str
+    zone: tzinfo
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PriceWindow:
+    """While it is open, CPU and memory cost `factor` times as much."""
+
+    window: Window
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A member cluster as the user declared it."""
 
@@ -90,6 +114,7 @@ class Cluster:
     provider: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     price: Price = Price()
+    price_windows: tuple[PriceWindow, ...] = ()
     reserve_ratio: float = 0.05
     taints: tuple[Taint, ...] = ()
     spot: bool = False

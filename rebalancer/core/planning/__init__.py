@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rebalancer.core import guardrails, moves, placement
+from rebalancer.core import guardrails, moves, placement, windows
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Sight, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
@@ -42,6 +42,7 @@ def planning(
         The plan and the new memory. The same arguments give the same plan.
     """
     ground, rows = lay(snapshot, memory, settings), rows_of(forecast)
+    policies = {key: windows.in_force(policy, snapshot.at_s) for key, policy in policies.items()}
     refusals: list[Refusal] = []
     drafts: dict[str, Draft] = {}
     planned: dict[str, list[Action]] = {}

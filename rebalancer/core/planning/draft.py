@@ -84,6 +84,7 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, row
     now = moves.effective({c: p for c, p in placements.items() if c not in lost})
     current = sum(now.values())
     draft = Draft(workload, policy, placements, scene, now, scaling.Wanted(current, current, ""), lost=lost)
+    draft.lines += [f"window {window} is open" for window in policy.open_windows]
     _amounts(draft, demand, forecast, rows, memory, ground)
     _clusters(draft, ground)
     _distances(draft, ground)
@@ -106,7 +107,7 @@ def _amounts(
     draft.unit = demand.unit
     total_row = rows.get((draft.workload, TOTAL))
     ahead = fc.at_quantile(forecast, total_row, policy.quantile, policy.lead_s) if total_row is not None else math.nan
-    draft.demand = max(demand.total, ahead) if math.isfinite(ahead) else demand.total
+    draft.demand = (max(demand.total, ahead) if math.isfinite(ahead) else demand.total) * _burst(policy, demand)
     method = forecast.method[total_row] if total_row is not None else "none"
     draft.lines.append(
         f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
@@ -126,8 +127,8 @@ def _amounts(
         _hold(draft, now, max(raw, current) if demand.missing or back else raw, ground)
         draft.wanted = scaling.wanted(
             policy, draft.demand, draft.capacity, current, draft.recommendations, now, ground.settings.scaling,
-            may_decrease=not demand.missing and not back,
-            why_not="demand-partial" if demand.missing else "cluster-lost",
+            may_decrease=not demand.missing and not back and not policy.frozen,
+            why_not="demand-partial" if demand.missing else "cluster-lost" if back else "freeze",
         )  # fmt: skip
     for reason in draft.wanted.held:
         detail = f"{draft.wanted.raw} would do, {current} stay" if draft.wanted.raw < current else ""
@@ -135,6 +136,16 @@ def _amounts(
             detail += f"; {', '.join(_back(draft, ground))} came back a short time ago"
         draft.refuse(reason, "", f"missing: {', '.join(demand.missing)}" if reason == "demand-partial" else detail)
     _origins(draft, demand, forecast, rows)
+
+
+def _burst(policy: Policy, demand: Demand) -> float:
+    """What the open windows multiply the total demand by, each origin by its share; 1 without them."""
+    shares = policy.demand.origin_shares or demand.by_origin
+    known = {origin: share for origin, share in shares.items() if share > 0}
+    total = sum(known.values())
+    if not policy.origin_factors or not total > 0:
+        return 1.0
+    return sum(share * policy.origin_factors.get(origin, 1.0) for origin, share in known.items()) / total
 
 
 def _hold(draft: Draft, now: float, count: int, ground: Ground) -> None:
@@ -189,6 +200,7 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
             row, value = rows.get((draft.workload, origin)), demand.by_origin.get(origin, math.nan)
             ahead = fc.at_quantile(forecast, row, 0.5, policy.lead_s) if row is not None else math.nan
             shares[origin] = max((v for v in (value, ahead) if math.isfinite(v)), default=0.0)
+    shares = {origin: share * policy.origin_factors.get(origin, 1.0) for origin, share in shares.items()}
     total = sum(shares.values())
     if total <= 0:
         return
@@ -210,7 +222,11 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         elif reason in ("cluster-suspect", "paused", "view-partial"):
             draft.frozen.add(cluster)
         elif must := _must_leave(draft.workload, draft.policy, ground, cluster):
-            draft.leave[cluster] = must
+            if draft.policy.frozen and must != "residency" and draft.now[cluster]:
+                draft.frozen.add(cluster)
+                draft.refuse("freeze", cluster, f"{must} waits for the end of the window")
+            else:
+                draft.leave[cluster] = must
         elif reason == "room-unknown":
             draft.frozen.add(cluster)
     for cluster in draft.lost:
@@ -284,7 +300,9 @@ def _may_move(draft: Draft, ground: Ground) -> None:
     """Says why no voluntary move may begin, if so."""
     policy = draft.policy
     missed = moves.not_followed(draft.placements, ground.snapshot.at_s)
-    if policy.steering == "none":
+    if policy.frozen:
+        draft.hold = "freeze"
+    elif policy.steering == "none":
         draft.hold = "not-steerable"
     elif missed is not None:
         draft.hold = "traffic-did-not-follow"

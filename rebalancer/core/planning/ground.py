@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rebalancer.core import moves, network, room, sight
-from rebalancer.core.model import Cluster, Effect, Sight, Snapshot, Taint, Unknown
+from rebalancer.core import moves, network, room, sight, windows
+from rebalancer.core.model import Cluster, Effect, Price, Sight, Snapshot, Taint, Unknown
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
 from rebalancer.core.placement import Warm
@@ -65,6 +65,7 @@ class Ground:
         rooms: cluster -> room or Unknown.
         taints: cluster -> the user's taints and ours.
         clocks, brake: loss of sight.
+        prices: cluster -> price now, with the factors of the windows that are open.
         known: answers of `origin_ms` and `fits`, which a thousand workloads ask for in common.
     """
 
@@ -76,6 +77,7 @@ class Ground:
     brake: bool
     settings: PlanSettings
     network_memory: NetworkMemory
+    prices: Mapping[str, Price]
     known: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster:
@@ -215,4 +217,7 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
         brake=sight.braked(clocks, now),
         settings=settings,
         network_memory=network_memory,
+        prices={
+            n: windows.price_at(s.cluster.price, s.cluster.price_windows, now) for n, s in snapshot.clusters.items()
+        },
     )

@@ -75,7 +75,7 @@ def _run(draft: Draft, ground: Ground, cpu: float, memory: float) -> dict[str, f
     """Dollars per replica and hour, weighted; an unknown price counts as the mean of the known: it decides nothing."""
     prices = {}
     for cluster in draft.now:
-        price = ground.cluster(cluster).price
+        price = ground.prices[cluster]
         if price.cpu_core_hour is not None:
             prices[cluster] = price.cpu_core_hour * cpu + (price.memory_gib_hour or 0.0) * memory / GIB
     typical = sum(prices.values()) / len(prices) if prices else 0.0

@@ -398,6 +398,7 @@ NO_ORIGIN = Demand("requests/s", 90.0, as_of_s=NOW)
 REFUSED: dict[str, Case] = {
     "observe-only": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, observe_only=True)),
     "paused": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, paused=True)),
+    "freeze": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, frozen=True)),
     "origin-unknown": Case(dict(SETTLED), {}, change={"seen": NO_ORIGIN}),
     "not-steerable": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, steering="none")),
     "traffic-did-not-follow": Case(
