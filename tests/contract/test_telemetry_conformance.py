@@ -218,7 +218,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 async def telemetry(
     world: World, kind: str, counts: Callable[..., None] | None = None
 ) -> AsyncIterator[MetricsTelemetry]:
-    spec = {"backends": world.backends(kind), "rateWindow": f"{WINDOW_S:.0f}s", "maxAge": "10s"}
+    spec = {"backends": world.backends(kind), "rateWindow": f"{WINDOW_S:.0f}s", "maxAge": "10s", "history": "5h"}
     clusters = {
         m.name: MemberCluster.model_validate(
             {"metadata": {"name": m.name}, "spec": {"region": m.region, "connection": {"context": m.name}}}
@@ -387,7 +387,7 @@ def test_check_finds_everything_it_needs(world: World, kind: str) -> None:
         if kind == "prometheus-per-cluster":
             bad = [one for one in bad if one.what != "demand"]
         assert bad == []
-        assert {"backend", "cluster", "demand", "cpu", "room", "probes"} == {one.what for one in found}
+        assert {"backend", "cluster", "demand", "history", "cpu", "room", "probes"} == {one.what for one in found}
         probes = [one for one in found if one.what == "probes"]
         assert all(one.state == "degraded" and "p50" in one.sentence for one in probes), "no histogram here"
 

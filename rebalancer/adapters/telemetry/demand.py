@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import budget, cpu, promql
+from rebalancer.adapters.telemetry import budget, cpu, dialect, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.adapters.telemetry.grid import Grid, when
 from rebalancer.adapters.telemetry.promql import Selector
 from rebalancer.adapters.telemetry.ring import Key, Ring
 from rebalancer.core.model import Floats
@@ -115,6 +115,7 @@ class Source:
         self._fetched_from_s, self._now_s = float("inf"), 0.0
         self._seen: frozenset[str] = frozenset()
         self._size: budget.Size | None = None
+        self._reached_back = False
 
     def selector(self) -> Selector:
         """Returns what its samples are counted by, without the matchers of clusters.
@@ -196,7 +197,7 @@ class Source:
 
     async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
         self._ring.move(grid)
-        self._seen = seen
+        self._seen, self._reached_back = seen, self._reached_back and not self._ring.fresh
         newer = self._ring.newer(seen)
         if self._ring.older() is not None or (newer is not None and newer.slots > self._ring.chunk):
             await self._measure(grid.step_s, found)
@@ -216,6 +217,30 @@ class Source:
                     # A server that is slow is not asked again at once; the next cycle goes on with half of it.
                     found.problems.append(f"history of demand by {self.ask.query or 'CPU'} goes on next cycle: {error}")
                     return
+        await self._reach_back(grid, found)
+
+    async def _reach_back(self, grid: Grid, found: Found) -> None:
+        """Where raw samples end within the window: what Thanos keeps in coarser form, once after each backfill."""
+        if self._backend.kind != "thanos" or self._reached_back:
+            return
+        self._reached_back = True
+        for name, seconds in dialect.COARSER:
+            begins = self._ring.begins()
+            missing = max(begins.values(), default=0)
+            if missing < 2:
+                return
+            part, window_s = Grid(grid.start_s, grid.step_s, missing), max(grid.step_s, dialect.COARSE_STEPS * seconds)
+            rows = await self._range(part, window_s, found, name)
+            for key, row in rows.items():
+                row[begins.get(key[2], missing) :] = np.nan  # raw samples are better
+            if any(np.isfinite(row).any() for row in rows.values()):
+                self._ring.put(part, rows)
+                name_of = self.ask.query or "CPU"
+                found.problems.append(
+                    f"history of demand by {name_of} before {when(part.end_s)} comes from data downsampled to {name}: "
+                    f"it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; keep raw "
+                    "samples longer, or shorten telemetry.history."
+                )
 
     async def _measure(self, step_s: float, found: Found) -> None:
         """Asks how large the counter is, so that no query of the backfill is too large for its server."""
@@ -236,13 +261,13 @@ class Source:
         self._ring.put(part, rows)
         self._fetched_from_s = min(self._fetched_from_s, part.start_s)
 
-    async def _range(self, part: Grid, window_s: float, found: Found) -> dict[Key, Floats]:
+    async def _range(self, part: Grid, window_s: float, found: Found, resolution: str = "0s") -> dict[Key, Floats]:
         shards = self._size.shards(part.slots, part.slots * part.step_s + window_s) if self._size is not None else ((),)
         rows: dict[Key, Floats] = {}
 
         async def read(narrowed: tuple[tuple[str, str, str], ...]) -> None:
             # Each answer is laid out and let go before the next one of its lane is asked for: it is what needs memory.
-            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part):
+            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part, resolution):
                 found.warnings += answer.warnings
                 for series in answer.series:
                     key = self._key(series.labels)

@@ -97,6 +97,15 @@ class Ring:
         for name in unseen:
             self._holes[name] = min(self._holes.get(name, since_s), since_s)
 
+    def begins(self) -> dict[str, int]:
+        """Returns the first slot in which each cluster has a value; one without any is left out."""
+        known: dict[str, int] = {}
+        for (_, _, cluster), row in self._rows.items():
+            there = np.flatnonzero(~np.isnan(row))
+            if len(there):
+                known[cluster] = min(int(there[0]), known.get(cluster, len(row)))
+        return known
+
     def misses(self, names: Iterable[str]) -> bool:
         """Says whether slots of one of these clusters are missing because it was out of sight."""
         return any(name in self._holes for name in names)
@@ -111,6 +120,11 @@ class Ring:
             return False
         self.chunk = max(MIN_CHUNK, self.chunk // 2)
         return True
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it was begun anew and holds nothing yet."""
+        return self._empty
 
     @property
     def rows(self) -> Mapping[Key, Floats]:

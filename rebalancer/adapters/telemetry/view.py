@@ -13,9 +13,9 @@ from rebalancer.adapters.telemetry import check, counters, cpu, promql
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
 from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid, of_window
+from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
-from rebalancer.adapters.telemetry.presence import Presence, best_of, when
+from rebalancer.adapters.telemetry.presence import Presence, best_of
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
@@ -176,7 +176,10 @@ class MetricsTelemetry:
         """Says what is there, what is missing, what that degrades and what to do; never raises."""
         now, asks = self._clock.now(), asks_of(policies)
         answers = await asyncio.gather(
-            *(check.look(s.backend, s.presence, self._sources(s, asks), now, self._deadline_s) for s in self._sides)
+            *(
+                check.look(s.backend, s.presence, self._sources(s, asks), now, self._spec.history, self._deadline_s)
+                for s in self._sides
+            )
         )
         served = {name for side in self._sides for name in side.backend.labels}
         orphans = tuple(check.no_backend(name) for name in self._clusters if name not in served)
