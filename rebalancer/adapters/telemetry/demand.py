@@ -107,10 +107,11 @@ class Source:
         backend: who is asked.
         ask: what for.
         regions: cluster -> region, the origin where users enter at the nearest cluster.
+        late_s: for how long after a cluster's return the slots that it missed are read again.
     """
 
-    def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str]) -> None:
-        self._backend, self.ask, self._regions = backend, ask, regions
+    def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str], late_s: float = 0.0) -> None:
+        self._backend, self.ask, self._regions, self._late_s = backend, ask, regions, late_s
         self._ring = Ring()
         self._fetched_from_s, self._now_s = float("inf"), 0.0
         self._seen: frozenset[str] = frozenset()
@@ -193,7 +194,8 @@ class Source:
         now_seen = frozenset(complete)
         if self._fetched_from_s < float("inf"):
             unseen = frozenset(self._backend.clusters) - now_seen
-            self._ring.mark(unseen, self._seen & now_seen, self._fetched_from_s)
+            filled = self._seen & now_seen
+            self._ring.mark(unseen, filled, self._fetched_from_s, now=self._now_s, late_s=self._late_s)
 
     async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
         self._ring.move(grid)

@@ -230,7 +230,7 @@ class MetricsTelemetry:
         for ask in asks:
             old = side.sources.get(ask.id)
             if old is None or (not ask.query and old.ask.namespaces != ask.namespaces):
-                old = Source(side.backend, ask, self._regions)
+                old = Source(side.backend, ask, self._regions, self._spec.late_samples)
             old.ask = ask
             kept[ask.id] = old
         side.sources = kept
