@@ -140,7 +140,7 @@ async def _clusters(backend: Backend, presence: Presence, sources: Sequence[Sour
 async def _demand(backend: Backend, source: Source, now: float) -> Finding:
     ask, name = source.ask, ", ".join(sorted(source.ask.policies))
     try:
-        labels = [*backend.by, ask.workload_label, *([ask.origin_label] if ask.origin_label else [])]
+        labels = [*backend.by, ask.workload_label, "pod", *([ask.origin_label] if ask.origin_label else [])]
         series = (await backend.query(f"count by ({', '.join(labels)}) ({source.selector()})", now)).series
     except AnswerError as error:
         return Finding("missing", "demand", name, str(error), "Demand is unknown.", "Correct demand.query.")
@@ -159,16 +159,19 @@ def _labels(backend: Backend, source: Source, series: Sequence[Series], name: st
             "missing", "demand", name, f"{where} carries no label {backend.by[0]}.", "Demand by cluster is unknown.",
             "Set it as external or target label, or set metricsLabel of the MemberCluster.",
         )  # fmt: skip
-    if not any(one.labels.get(ask.workload_label) for one in series):
+    by_pods = not any(one.labels.get(ask.workload_label) for one in series)
+    if by_pods and not any(one.labels.get("pod") for one in series):
         return Finding(
-            "missing", "demand", name, f"{where} carries no label {ask.workload_label}.", "Demand is unknown.",
-            "Set demand.workloadLabel to the label that holds the workload's name.",
+            "missing", "demand", name, f"{where} carries no label {ask.workload_label}, and none of its pods.",
+            "Demand is unknown.", "Set demand.workloadLabel to the label that holds the workload's name.",
         )  # fmt: skip
     if ask.origin_label and not any(one.labels.get(ask.origin_label) for one in series):
         return Finding(
             "degraded", "demand", name, f"{where} carries no label {ask.origin_label}.",
             "The origin is unknown: nothing is placed by latency.", "Let the ingress set it, or declare originShares.",
         )  # fmt: skip
+    if by_pods:
+        return Finding("ok", "demand", name, f"{where}: its workloads are those that own the pods in its label pod.")
     workloads = len({one.labels.get(ask.workload_label) for one in series})
     origins = len({one.labels.get(ask.origin_label) for one in series}) if ask.origin_label else 0
     more = f", {origins} origins" if origins else ""

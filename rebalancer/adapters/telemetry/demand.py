@@ -10,7 +10,7 @@ import numpy as np
 
 from rebalancer.adapters.telemetry import budget, cpu, dialect, promql
 from rebalancer.adapters.telemetry.backend import Backend
-from rebalancer.adapters.telemetry.decode import Series, on_grid
+from rebalancer.adapters.telemetry.decode import Answer, Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, when
 from rebalancer.adapters.telemetry.promql import Selector
@@ -108,6 +108,9 @@ class Source:
         ask: what for.
         regions: cluster -> region, the origin where users enter at the nearest cluster.
         late_s: for how long after a cluster's return the slots that it missed are read again.
+
+    Attributes:
+        by_pods: whether no series carries the workload's label, so that workloads are those that own the pods.
     """
 
     def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str], late_s: float = 0.0) -> None:
@@ -117,6 +120,7 @@ class Source:
         self._seen: frozenset[str] = frozenset()
         self._size: budget.Size | None = None
         self._reached_back = False
+        self.by_pods = False
 
     def selector(self) -> Selector:
         """Returns what its samples are counted by, without the matchers of clusters.
@@ -143,7 +147,11 @@ class Source:
             return promql.cpu_rate(ours, self._backend.by, window_s)
         labels = dict.fromkeys([*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label])
         labels |= dict.fromkeys([self.ask.origin_label] if self.ask.origin_label else [])
-        return promql.summed_rate(self.selector().where(*self._backend.matchers(), *narrowed), labels, window_s)
+        selector = self.selector().where(*self._backend.matchers(), *narrowed)
+        if self.by_pods:
+            del labels[self.ask.workload_label], labels["exported_namespace"]
+            return promql.owned_rate(selector, labels, self._backend.by, window_s)
+        return promql.summed_rate(selector, labels, window_s)
 
     async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
         """Asks for demand now and for the history that is not there yet; never raises.
@@ -157,7 +165,7 @@ class Source:
         found = Found()
         self._fetched_from_s, self._now_s = float("inf"), now
         try:
-            answer = await self._backend.query(self.expression(window_s), now)
+            answer = await self._now(window_s, now)
             found.warnings += answer.warnings
             found.answered, found.empty = True, not answer.series
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
@@ -170,6 +178,19 @@ class Source:
             found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
         found.rows = dict(self._ring.rows)
         return found
+
+    async def _now(self, window_s: float, now: float) -> Answer:
+        """Asks for demand now; where no series names a workload, by the pods that the counter is of."""
+        answer = await self._backend.query(self.expression(window_s), now)
+        named = not self.ask.query or any(one.labels.get(self.ask.workload_label) for one in answer.series)
+        if self.by_pods or named or not answer.series:
+            return answer
+        self.by_pods = True
+        owned = await self._backend.query(self.expression(window_s), now)
+        if any(one.labels.get(promql.WORKLOAD) for one in owned.series):
+            return owned
+        self.by_pods = False
+        return answer
 
     async def catch_up(self, grid: Grid, complete: frozenset[str], found: Found) -> None:
         """Reads again what clusters missed that have just come back, so that no cycle sees them without their past."""
@@ -249,6 +270,8 @@ class Source:
         selector, label = self.selector().where(*self._backend.matchers()), self.ask.workload_label
         if not self.ask.query:
             selector, label = cpu.selector(self._backend, self.ask.namespaces), "namespace"
+        elif self.by_pods:
+            label = "namespace"
         answer = await self._backend.query(budget.query(selector, label), self._now_s)
         found.warnings += answer.warnings
         self._size = budget.read(label, answer.series)
@@ -310,7 +333,7 @@ class Source:
 
     def _key(self, labels: Mapping[str, str]) -> Key | None:
         cluster = self._backend.cluster_of(labels)
-        name = labels.get(self.ask.workload_label if self.ask.query else promql.WORKLOAD, "")
+        name = labels.get(self.ask.workload_label if self.ask.query and not self.by_pods else promql.WORKLOAD, "")
         # A scraper renames the counter's own namespace when its target has one too; that of the target is the ingress'.
         namespace = labels.get("exported_namespace") or labels.get("namespace", "")
         if not namespace and len(self.ask.namespaces) == 1:
