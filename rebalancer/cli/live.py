@@ -1,4 +1,4 @@
-"""Commands that look at real clusters and metrics: check, plan, explain, run, rollout."""
+"""Commands that look at real clusters and metrics: check, plan, explain, run, record, rollout."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
             return service.main(live, act=arguments.act)
         case "check":
             return asyncio.run(_check(live))
+        case "record":
+            return asyncio.run(_record(live, arguments.out))
         case "rollout":
             return asyncio.run(_rollout(live, arguments.verb, arguments.name, full=arguments.full))
         case "explain":
@@ -92,6 +94,16 @@ async def _explain(live: Live, workload: str) -> int:
         known = ", ".join(sorted(plan.workloads)) or "none"
         raise RebalancerError(f"{workload}: no policy selects such a workload; known: {known}") from None
     print("\n".join(lines))
+    return 0
+
+
+async def _record(live: Live, out: Path) -> int:
+    world = await _open(live)
+    try:
+        count = await world.record(out)
+    finally:
+        await world.close()
+    print(f"{out}: {count} series")
     return 0
 
 

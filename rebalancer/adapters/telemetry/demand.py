@@ -19,6 +19,8 @@ from rebalancer.core.model import Floats
 from rebalancer.core.policy import Policy
 
 REQUESTS, CORES = "requests/s", "cores"
+NEXT_CYCLE = "goes on next cycle"
+"""In the sentence that tells of a history which is not whole yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ class Source:
                     raise
                 if error.kind == "timeout":
                     # A server that is slow is not asked again at once; the next cycle goes on with half of it.
-                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} goes on next cycle: {error}")
+                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} {NEXT_CYCLE}: {error}")
                     return
         await self._reach_back(grid, found)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rebalancer.adapters.telemetry import check, counters, cpu, promql
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks_of
+from rebalancer.adapters.telemetry.demand import CORES, NEXT_CYCLE, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
@@ -191,7 +191,7 @@ class MetricsTelemetry:
             async with asyncio.timeout(self._deadline_s):
                 await self._fill(side, asks, grid, now, part)
         except TimeoutError:
-            late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it goes on next cycle."
+            late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it {NEXT_CYCLE}."
             part.problems.append(late)
             part.views = {name: side.presence.failed(name, late) for name in side.backend.clusters}
             part.found = {id_: source.held(grid) for id_, source in side.sources.items()}
