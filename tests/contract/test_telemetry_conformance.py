@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from rebalancer.adapters.telemetry import MetricsTelemetry
+from rebalancer.adapters.telemetry.discover import discover
 from rebalancer.api.cluster import MemberCluster
-from rebalancer.api.controller import TelemetrySpec
+from rebalancer.api.controller import BackendSpec, TelemetrySpec
 from rebalancer.core.model import Floats, Unknown
 from rebalancer.core.policy import DemandSpec, Policy
 from rebalancer.ports import DemandAnswer, DemandWindow, Selection
@@ -427,6 +428,16 @@ def test_check_finds_everything_it_needs(world: World, kind: str) -> None:
         assert all(one.state == "degraded" and "p50" in one.sentence for one in probes), "no histogram here"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_init_finds_the_clusters_and_what_is_missing(world: World, kind: str) -> None:
+    backend = BackendSpec(url=world.backends(kind)[0]["url"])
+    found = asyncio.run(discover(backend, time.time()))
+    assert found.kind == ("thanos" if kind == "thanos" else "prometheus")
+    named = {"eu-1"} if kind == "prometheus-per-cluster" else {m.name for m in MEMBERS}
+    assert (found.label, set(found.regions)) == ("cluster", named)
+    assert found.missing == ()
 
 
 @pytest.mark.parametrize("kind", ["prometheus-3.9", "prometheus-2.42"])

@@ -147,13 +147,13 @@ class Source:
         if not self.ask.query:
             ours = cpu.selector(self._backend, self.ask.namespaces).where(*narrowed)
             return promql.cpu_rate(ours, self._backend.by, window_s)
-        labels = dict.fromkeys([*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label])
-        labels |= dict.fromkeys([self.ask.origin_label] if self.ask.origin_label else [])
+        origin = [self.ask.origin_label] if self.ask.origin_label else []
         selector = self.selector().where(*self._backend.matchers(), *narrowed)
         if self.by_pods:
-            del labels[self.ask.workload_label], labels["exported_namespace"]
-            return promql.owned_rate(selector, labels, self._backend.by, window_s)
-        return promql.summed_rate(selector, labels, window_s)
+            owned = dict.fromkeys([*self._backend.by, "namespace", *origin])
+            return promql.owned_rate(selector, owned, self._backend.by, window_s)
+        labels = [*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label, *origin]
+        return promql.summed_rate(selector, dict.fromkeys(labels), window_s)
 
     async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
         """Asks for demand now and for the history that is not there yet; never raises.
