@@ -281,8 +281,7 @@ class Source:
 
     async def _put(self, part: Grid, found: Found, *, backfill: bool = False) -> None:
         rows = await self._range(part, part.step_s, found)
-        known = [~np.isnan(row) for row in rows.values()]
-        if backfill and (not known or np.any(known, axis=0).mean() < 0.5):
+        if backfill and _known_share(rows, part.slots) < 0.5:
             # Scraped less than twice a slot: two slots' worth of samples, only where a cluster has nothing else.
             rows = _complete(rows, await self._range(part, 2 * part.step_s, found))
         self._ring.put(part, rows)
@@ -347,6 +346,16 @@ class Source:
         else:
             origin = labels.get(self.ask.origin_label, "") if self.ask.origin_label else ""
         return f"{namespace}/{name}", origin, cluster
+
+
+def _known_share(rows: Mapping[Key, Floats], slots: int) -> float:
+    """Share of the slots in which any row has a value."""
+    known = np.zeros(slots, dtype=bool)
+    for row in rows.values():
+        known |= ~np.isnan(row)
+        if known.all():
+            break
+    return float(known.mean()) if slots else 1.0
 
 
 def _add(left: Floats, right: Floats) -> Floats:

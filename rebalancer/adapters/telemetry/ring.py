@@ -48,13 +48,12 @@ class Ring:
             return
         shift = old.index(grid.start_s)
         low, high = max(0, shift), min(old.slots, shift + grid.slots)
-        moved = {}
-        for key, row in self._rows.items():
-            fresh = np.full(grid.slots, np.nan)
+        block = np.full((len(self._rows), grid.slots), np.nan)
+        for fresh, row in zip(block, self._rows.values(), strict=True):
             fresh[low - shift : high - shift] = row[low:high]
-            if not np.isnan(fresh).all():
-                moved[key] = fresh
-        self._rows, self._grid = moved, grid
+        kept = ~np.isnan(block).all(axis=1)
+        self._rows = {key: row for key, row, there in zip(self._rows, block, kept, strict=True) if there}
+        self._grid = grid
         self._low_s = max(self._low_s, grid.start_s - grid.step_s)
         self._high_s = min(self._high_s, grid.end_s)
         # What has left the window can't be filled any more; what begins before it, only within it.
@@ -83,13 +82,11 @@ class Ring:
     def put(self, part: Grid, rows: Mapping[Key, Floats]) -> None:
         """Takes the answer for a part of the window; what was known before stays where the answer has nothing."""
         at = self._grid.index(part.start_s)
+        new = [key for key in rows if key not in self._rows]
+        # One block for all new rows: an array of its own for each of ten thousand takes longer than to fill it.
+        self._rows.update(zip(new, np.full((len(new), self._grid.slots), np.nan), strict=True))
         for key, values in rows.items():
-            row = self._rows.get(key)
-            if row is None:
-                row = self._rows[key] = np.full(self._grid.slots, np.nan)
-                row[at : at + part.slots] = values
-            else:
-                np.copyto(row[at : at + part.slots], values, where=~np.isnan(values))
+            np.copyto(self._rows[key][at : at + part.slots], values, where=~np.isnan(values))
         self._high_s = max(self._high_s, part.end_s)
         self._low_s = min(self._low_s, part.start_s - part.step_s)
 
