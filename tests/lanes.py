@@ -17,6 +17,7 @@ LANES: Mapping[str, str] = {
     "tests/contract/test_rollouts_live.py": "planes",
     "tests/contract/test_stack.py": "stack",
     "tests/contract/test_stack_faults.py": "stack",
+    "tests/contract/test_telemetry_thanos.py": "stack",
     "tests/contract/test_native_histograms.py": "probes",
     "tests/contract/test_probe_faults.py": "probes",
     "tests/contract/test_probes_live.py": "probes",

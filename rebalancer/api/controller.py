@@ -85,6 +85,7 @@ class TelemetrySpec(Model):
     backends: list[BackendSpec] = Field(min_length=1)
     rate_window: Duration = Field(default=120.0, ge=5, le=3600)
     max_age: Duration = Field(default=120.0, ge=5, le=3600)
+    late_samples: Duration = Field(default=300.0, ge=0, le=21600)
     history: Duration = Field(default=14 * 86400.0, ge=600, le=60 * 86400)
     history_step: Duration = Field(default=300.0, ge=10, le=3600)
 

@@ -1,4 +1,4 @@
-"""Commands that look at real clusters and metrics: check, plan, explain, network, run, rollout."""
+"""Commands that look at real clusters and metrics: check, plan, explain, network, run, record, rollout."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
             return service.main(live, act=arguments.act)
         case "check":
             return asyncio.run(_check(live))
+        case "record":
+            return asyncio.run(_record(live, arguments.out))
         case "rollout":
             return asyncio.run(_rollout(live, arguments.verb, arguments.name, full=arguments.full))
         case "explain":
@@ -116,6 +118,16 @@ async def _network(live: Live, cluster: str | None, output: str) -> int:
         console = Console(soft_wrap=not sys.stdout.isatty())
         console.print(network.render(found.map, carried, errors, cluster))
     return 0 if any(cell.state != "unknown" for cell in found.map.cells.values()) else 3
+
+
+async def _record(live: Live, out: Path) -> int:
+    world = await _open(live)
+    try:
+        count = await world.record(out)
+    finally:
+        await world.close()
+    print(f"{out}: {count} series")
+    return 0
 
 
 async def _check(live: Live) -> int:

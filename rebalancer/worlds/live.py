@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rebalancer import config as cfg
@@ -20,6 +21,9 @@ from rebalancer.adapters.kubernetes.kubeconfigs import check_files
 from rebalancer.adapters.kubernetes.permissions import Finding
 from rebalancer.adapters.kubernetes.rollouts import HubRollouts, KubernetesRollouts
 from rebalancer.adapters.telemetry.backend import Counts
+from rebalancer.adapters.telemetry.demand import NEXT_CYCLE
+from rebalancer.adapters.telemetry.grid import of_window
+from rebalancer.adapters.telemetry.recording import Recording, write
 from rebalancer.adapters.telemetry.view import MetricsTelemetry
 from rebalancer.api.base import API_VERSION
 from rebalancer.api.controller import RebalancerConfigSpec
@@ -36,10 +40,12 @@ from rebalancer.core.scaling import ScalingSettings
 from rebalancer.core.sight import Clock as SightClock
 from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Memory, Ports
 from rebalancer.errors import ConfigError, RebalancerError
-from rebalancer.ports import Outcome, RolloutStore
+from rebalancer.ports import DemandWindow, Outcome, RolloutStore
 from rebalancer.rollouts import MemoryStore, Rollouts, TickReport
 
 ASK_S = 10.0
+RECORD_CALLS = 40
+"""Each has its own deadline and goes on where the last one stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,25 @@ class LiveWorld:
         report = await self.cycle.run(self.policies(), self._owned, self._allows)
         self.telemetry.owners = report.snapshot.policies
         return report
+
+    async def record(self, path: Path) -> int:
+        """Writes the history of demand to a file; returns the number of series.
+
+        Raises:
+            RebalancerError: there is no history, or the file can't be written.
+        """
+        spec = self.live.spec.telemetry
+        end = self.clock.now() // spec.history_step * spec.history_step
+        window = DemandWindow(end - spec.history, end, spec.history_step)
+        for _ in range(RECORD_CALLS):
+            answer = await self.telemetry.demand(window, self.policies())
+            if not any(NEXT_CYCLE in text for text in answer.errors):
+                break
+        if not answer.keys:
+            raise RebalancerError("\n".join(answer.errors) or "no policy's demand has a series; run `rebalancer check`")
+        grid = of_window(window.start_s, window.end_s, window.step_s)
+        write(path, Recording(grid, answer.units, dict(zip(answer.keys, answer.values, strict=True))))
+        return len(answer.keys)
 
     async def tick(self) -> TickReport:
         """Ticks all rollouts once."""

@@ -15,18 +15,19 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rebalancer.catalog import RECORDED
 from rebalancer.core.network import LatencyMap, NetworkMemory, NetworkSettings, build_map, judge
 from rules.__main__ import HERE as RULES
-from tests.stack.fixtures import program
+from tests.stack.fixtures import require
+from tests.stack.metrics import Prometheus
+from tests.stack.processes import wait_for
 
 CLUSTERS = {"eu-1": "eu", "us-1": "us", "ap-1": "ap"}
 HOSTS = {"eu-1": "127.0.0.11", "us-1": "127.0.0.12", "ap-1": "127.0.0.13"}
@@ -93,15 +94,13 @@ class Rig:
     """What runs."""
 
     relay: Relay
-    prometheus: int
+    prometheus: Prometheus
     http: dict[str, int]
     agents: dict[str, subprocess.Popen[bytes]]
     directory: Path
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        url = f"http://127.0.0.1:{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expr})
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return list(json.load(answer)["data"]["result"])
+        return list(self.prometheus.query.get("query", query=expr)["data"]["result"])
 
     def latency(self) -> LatencyMap:
         samples = {}
@@ -128,16 +127,6 @@ def free_port(host: str) -> int:
     raise AssertionError("no free port in a hundred tries")
 
 
-def wait_for(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            if condition():
-                return
-        time.sleep(0.25)  # a poll of another process: there is nothing to await
-    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
-
-
 def start_agent(
     name: str, listen: dict[str, int], http: int, targets: Path, directory: Path
 ) -> subprocess.Popen[bytes]:
@@ -150,36 +139,23 @@ def start_agent(
         return subprocess.Popen([sys.executable, "-m", "probes.agent", "--config", str(config)], stderr=log)
 
 
-def start_prometheus(http: dict[str, int], directory: Path) -> tuple[subprocess.Popen[bytes], int]:
-    port = free_port("127.0.0.1")
-    config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(RULES / "rebalancer-recording.yaml"), str(RULES / "rebalancer-alerts.yaml")],
-        "scrape_configs": [
-            {
-                "job_name": "rebalancer-probe",
-                "static_configs": [{"targets": [f"127.0.0.1:{number}" for number in http.values()]}],
-            }
-        ],
-    }
-    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        program("prometheus"), f"--config.file={directory / 'prometheus.yml'}",
-        f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
-    with (directory / "prometheus.log").open("wb") as log:
-        return subprocess.Popen(command, stderr=log, stdout=log), port
+def start_prometheus(http: dict[str, int], directory: Path) -> Prometheus:
+    targets = [f"127.0.0.1:{number}" for number in http.values()]
+    scrapes = {"scrape_configs": [{"job_name": "rebalancer-probe", "static_configs": [{"targets": targets}]}]}
+    rules = [RULES / "rebalancer-recording.yaml", RULES / "rebalancer-alerts.yaml"]
+    return Prometheus("prometheus", directory / "prometheus", rule_files=rules, config=scrapes).start()
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    program("prometheus")
+    require(("prometheus",))
     directory = tmp_path_factory.mktemp("probes")
     listen = {name: free_port(HOSTS[name]) for name in CLUSTERS}
     http = {name: free_port("127.0.0.1") for name in CLUSTERS}
     relay = Relay((HOSTS["us-1"], listen["us-1"]), loss=LOSS)
     running: list[subprocess.Popen[bytes]] = []
     agents = {}
+    prometheus: Prometheus | None = None
     try:
         for name in CLUSTERS:
             groups = [
@@ -195,10 +171,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             targets.write_text(json.dumps(groups))
             agents[name] = start_agent(name, listen, http[name], targets, directory)
             running.append(agents[name])
-        prometheus, port = start_prometheus(http, directory)
-        running.append(prometheus)
-        yield Rig(relay, port, http, agents, directory)
+        prometheus = start_prometheus(http, directory)
+        yield Rig(relay, prometheus, http, agents, directory)
     finally:
+        if prometheus is not None:
+            prometheus.stop()
         for process in running:
             process.terminate()
         for process in running:
@@ -213,7 +190,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def test_a_lossy_link_is_seen_with_its_direction_and_the_others_are_clean(rig: Rig) -> None:
     wait_for(lambda: len(rig.query("up == 1")) == 3, "all agents are scraped", 30)
     enough = {("eu-1", "us-1"): 400.0, ("us-1", "eu-1"): 300.0, ("ap-1", "eu-1"): 300.0}
-    wait_for(lambda: all(rig.latency().cells[pair].samples >= n for pair, n in enough.items()), "enough samples")
+    wait_for(
+        lambda: all(rig.latency().cells[pair].samples >= n for pair, n in enough.items()), "enough samples", DEADLINE_S
+    )
     latency = rig.latency()
     recorded = {item["metric"]["__name__"] for item in rig.query('{__name__=~"pair:rebalancer_probe_.*"}')}
     assert recorded == set(RECORDED), "every recorded series comes out"

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from rebalancer.adapters.telemetry import MetricsTelemetry
+from rebalancer.adapters.telemetry.discover import discover
 from rebalancer.api.cluster import MemberCluster
-from rebalancer.api.controller import TelemetrySpec
+from rebalancer.api.controller import BackendSpec, TelemetrySpec
 from rebalancer.core.model import Floats, Unknown
 from rebalancer.core.policy import DemandSpec, Policy
 from rebalancer.ports import DemandAnswer, DemandWindow, Selection
@@ -87,11 +88,27 @@ class Exporter:
             f"container_cpu_cfs_throttled_periods_total{{{pod}}} {10 * throttled * past}",
             f'kube_pod_container_resource_limits{{{pod},node="n1",resource="cpu",unit="core"}} {cores}',
         ]
+        lines += self._owned(past)
         for node, size in (("n1", 8), ("n2", 4)):
             lines.append(f'kube_node_status_allocatable{{node="{node}",resource="cpu",unit="core"}} {size}')
             lines.append(f'kube_node_spec_unschedulable{{node="{node}"}} {int(node == "n2")}')
         lines.append(f'kube_pod_container_resource_requests{{{pod},node="n1",resource="cpu",unit="core"}} 2.5')
         return "\n".join([*lines, *self._probes(cluster, past)]) + "\n"
+
+    def _owned(self, past: float) -> list[str]:
+        """A counter of the pods' own, and who owns them; of the last pod only its name tells."""
+        owned = {"odd-name": "web-5d4f7c9b8", "web-5d4f7c9b8-x2vbn": "web-5d4f7c9b8", "api-7c9b85d4f-9k2xz": ""}
+        lines = [f'app_requests_total{{namespace="default",pod="{pod}"}} {7 * past}' for pod in owned]
+        of = 'namespace="default"'
+        for ksm in ("a", "b"):
+            lines += [
+                f'kube_pod_owner{{ksm="{ksm}",{of},pod="{pod}",owner_kind="ReplicaSet",owner_name="{rs}"}} 1'
+                for pod, rs in owned.items()
+                if rs
+            ]
+            sets = f'{of},replicaset="web-5d4f7c9b8",owner_kind="Deployment",owner_name="web-long-name"'
+            lines.append(f'kube_replicaset_owner{{ksm="{ksm}",{sets}}} 1')
+        return lines
 
     def _probes(self, cluster: str, past: float) -> list[str]:
         lines = []
@@ -218,7 +235,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 async def telemetry(
     world: World, kind: str, counts: Callable[..., None] | None = None
 ) -> AsyncIterator[MetricsTelemetry]:
-    spec = {"backends": world.backends(kind), "rateWindow": f"{WINDOW_S:.0f}s", "maxAge": "10s"}
+    spec = {"backends": world.backends(kind), "rateWindow": f"{WINDOW_S:.0f}s", "maxAge": "10s", "history": "5h"}
     clusters = {
         m.name: MemberCluster.model_validate(
             {"metadata": {"name": m.name}, "spec": {"region": m.region, "connection": {"context": m.name}}}
@@ -283,6 +300,25 @@ def test_cpu_as_demand_is_censored_where_pods_are_throttled_or_at_their_limit(wo
         assert "throttled in 40% of the CPU periods" in answer.censored["default/web", "us-1"]
         assert answer.errors == ()
         assert counted.censored == {}, "requests are what was wanted"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workloads_without_a_label_are_those_that_own_the_pods(world: World, kind: str) -> None:
+    own = {"default/app": Policy("app", demand=DemandSpec("app_requests_total", "service", entry_cluster=True))}
+
+    async def run() -> None:
+        async with telemetry(world, kind) as tele:
+            answer = await tele.demand(window(), own)
+            again = await tele.demand(window(), own)
+            found = [one for one in await tele.check(own) if one.what == "demand"]
+        expected = {("default/web-long-name", m.region, m.name): 14.0 for m in MEMBERS}
+        expected |= {("default/api", m.region, m.name): 7.0 for m in MEMBERS}
+        for one in (answer, again):
+            assert dict(zip(one.keys, one.latest, strict=True)) == pytest.approx(expected, rel=0.03)
+            assert one.errors == ()
+        assert all(one.state == "ok" and "own the pods" in one.sentence for one in found)
 
     asyncio.run(run())
 
@@ -387,11 +423,21 @@ def test_check_finds_everything_it_needs(world: World, kind: str) -> None:
         if kind == "prometheus-per-cluster":
             bad = [one for one in bad if one.what != "demand"]
         assert bad == []
-        assert {"backend", "cluster", "demand", "cpu", "room", "probes"} == {one.what for one in found}
+        assert {"backend", "cluster", "demand", "history", "cpu", "room", "probes"} == {one.what for one in found}
         probes = [one for one in found if one.what == "probes"]
         assert all(one.state == "degraded" and "p50" in one.sentence for one in probes), "no histogram here"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_init_finds_the_clusters_and_what_is_missing(world: World, kind: str) -> None:
+    backend = BackendSpec(url=world.backends(kind)[0]["url"])
+    found = asyncio.run(discover(backend, time.time()))
+    assert found.kind == ("thanos" if kind == "thanos" else "prometheus")
+    named = {"eu-1"} if kind == "prometheus-per-cluster" else {m.name for m in MEMBERS}
+    assert (found.label, set(found.regions)) == ("cluster", named)
+    assert found.missing == ()
 
 
 @pytest.mark.parametrize("kind", ["prometheus-3.9", "prometheus-2.42"])

@@ -266,7 +266,13 @@ class ThanosQuery(_Server):
         self.extra_args = extra_args
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> ThanosQuery:
-        """Starts it and waits until it sees every endpoint."""
+        """Starts it and waits until it sees every endpoint, all of them sidecars."""
+        self.start_without_waiting(timeout_s)
+        self.wait_stores(len(self.endpoints), timeout_s)
+        return self
+
+    def start_without_waiting(self, timeout_s: float = _START_TIMEOUT_S) -> ThanosQuery:
+        """Starts it and waits until it is ready, whatever it sees yet."""
         argv = [
             binaries.path("thanos"),
             "query",
@@ -279,7 +285,6 @@ class ThanosQuery(_Server):
         ]
         self._launch(argv)
         self.wait_ready(timeout_s)
-        self.wait_stores(len(self.endpoints), timeout_s)
         return self
 
     def wait_stores(self, count: int, timeout_s: float = _START_TIMEOUT_S) -> None:
@@ -326,3 +331,32 @@ class Alertmanager(_Server):
         """The alerts it holds now."""
         answer = httpx.get(f"{self.url}/api/v2/alerts", timeout=5.0, trust_env=False)
         return cast(list[dict[str, Any]], answer.json())
+
+
+class Thanos(_Server):
+    """Another component of Thanos: receive, store or rule, with what its flags need.
+
+    Args:
+        kind: The subcommand.
+        folder: Where its data goes.
+        arguments: Its flags besides those of its addresses.
+    """
+
+    def __init__(self, kind: str, folder: Path, *arguments: str) -> None:
+        super().__init__(f"thanos-{kind}", folder)
+        self.kind, self.arguments = kind, arguments
+        self.grpc = f"127.0.0.1:{free_port()}"
+
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> Thanos:
+        """Starts it and waits until it is ready."""
+        argv = [
+            binaries.path("thanos"),
+            self.kind,
+            f"--grpc-address={self.grpc}",
+            f"--http-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+            *self.arguments,
+        ]
+        self._launch(argv)
+        self.wait_ready(timeout_s)
+        return self

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rebalancer import __version__
+from rebalancer.adapters.telemetry.recording import read
 from rebalancer.cli import main
 from rebalancer.core.reasons import REASONS
-from tests.unit.adapters.telemetry.servers import always, serving
+from tests.unit.adapters.telemetry.servers import always, serving, success
+from tests.unit.adapters.telemetry.test_view import fake
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"apiVersion": "rebalancer.dev/v1alpha1", "metadata": {"name": "one"}}
@@ -135,3 +138,28 @@ def test_a_backend_that_is_no_prometheus_ends_the_start(answer: str, command: st
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert word in done.stderr and url.removeprefix("http://") in done.stderr, done.stderr
+
+
+def test_the_history_of_demand_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kubeconfig, config, out = tmp_path / "kubeconfig", tmp_path / "c.yaml", tmp_path / "history.npz"
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+    with serving(fake({"one": 5.0}, time.time)) as server:
+        config.write_text(yaml.safe_dump_all([
+            {**HEAD, "kind": "RebalancerConfig", "spec": {
+                "telemetry": {"backends": [{"url": server.url}], "history": "1h"}}},
+            {**HEAD, "kind": "MemberCluster", "spec": {
+                "region": "eu", "connection": {"kubeconfigPath": str(kubeconfig)}}},
+            {**HEAD, "kind": "SchedulingPolicy", "spec": {
+                "podSelector": {"matchLabels": {"app": "web"}}, "strategy": {"type": "CostOptimized"},
+                "demand": {"query": "requests_total"}}},
+        ]))  # fmt: skip
+        assert main(["record", str(out), "--config", str(config)]) == 0
+        assert capsys.readouterr().out == f"{out}: 1 series\n"
+        server.behaviour = always(200, success([]))
+        assert main(["record", str(tmp_path / "none.npz"), "--config", str(config)]) == 1
+    assert "requests_total has no series at any backend" in capsys.readouterr().err
+    found = read(out)
+    assert (found.grid.slots, found.units) == (12, {"default/web": "requests/s"})
+    [(key, values)] = found.rows.items()
+    assert key == ("default/web", "", "one")
+    assert set(values.tolist()) == {5.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 from rebalancer.adapters.telemetry import access, dialect, errors
@@ -13,11 +13,12 @@ from rebalancer.adapters.telemetry.decode import Answer, NotPrometheus, decode_d
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, duration, split
 from rebalancer.adapters.telemetry.promql import one_of
-from rebalancer.adapters.telemetry.transports import WORKERS, Httpx, PromApi, Transport
+from rebalancer.adapters.telemetry.transports import WORKERS, Form, Httpx, PromApi, Transport
 from rebalancer.api.controller import BackendSpec
 
 Counts = Callable[[str, str, float], None]
 """(backend, outcome, seconds) of each query; the outcome is ok, partial or the kind of a TelemetryError."""
+Send = Callable[[Form, float], Awaitable[Answer]]
 Label = tuple[str, str]
 ATTEMPTS = 3
 LONG = 2
@@ -88,17 +89,31 @@ class Backend:
             return None
         return next(iter(self.labels)) if self.alone else ""
 
-    async def query(self, query: str, at_s: float) -> Answer:
-        """Evaluates an instant query at a time (Unix seconds).
+    async def query(self, query: str, at_s: float, resolution: str = "0s") -> Answer:
+        """Evaluates an instant query.
+
+        Args:
+            query: the expression.
+            at_s: time of evaluation, Unix seconds.
+            resolution: the coarsest data that Thanos may use.
 
         Raises:
             AnswerError: no usable answer within the deadline.
         """
-        form = {"time": f"{at_s:.3f}"}
-        return await self._ask(lambda more, left: self._transport.query(query, {**form, **more}, left))
 
-    async def query_range(self, query: str, grid: Grid) -> tuple[Answer, ...]:
+        async def send(more: Form, left: float) -> Answer:
+            form = {"time": f"{at_s:.3f}", **more, **self._coarse(resolution)}
+            return await self._transport.query(query, form, left)
+
+        return await self._ask(send)
+
+    async def query_range(self, query: str, grid: Grid, resolution: str = "0s") -> tuple[Answer, ...]:
         """Evaluates a query on a grid, in as many parts as the limit of points asks for.
+
+        Args:
+            query: the expression.
+            grid: where it is evaluated.
+            resolution: the coarsest data that Thanos may use.
 
         Raises:
             AnswerError: no usable answer of one of the parts within its deadline.
@@ -106,10 +121,12 @@ class Backend:
         answers = []
         for part in split(grid):
             form = {"start": f"{part.start_s:.3f}", "end": f"{part.end_s:.3f}", "step": f"{part.step_s:.3f}"}
+
+            async def send(more: Form, left: float, form: Form = form) -> Answer:
+                return await self._transport.query_range(query, {**form, **more, **self._coarse(resolution)}, left)
+
             async with self._long:
-                answers.append(
-                    await self._ask(lambda more, left, f=form: self._transport.query_range(query, {**f, **more}, left))
-                )
+                answers.append(await self._ask(send))
         return tuple(answers)
 
     async def stores(self) -> tuple[dialect.Store, ...] | None:
@@ -154,7 +171,10 @@ class Backend:
         """Closes its connections and threads."""
         await self._transport.close()
 
-    async def _ask(self, send: Callable[..., object]) -> Answer:
+    def _coarse(self, resolution: str) -> dict[str, str]:
+        return {"max_source_resolution": resolution} if self.kind == "thanos" else {}
+
+    async def _ask(self, send: Send) -> Answer:
         partly = self.kind == "thanos" and time.monotonic() < self._partly_until
         try:
             return await self._counted(send, partly)
@@ -165,7 +185,7 @@ class Backend:
         self._partly_until = time.monotonic() + _PARTLY_S
         return await self._counted(send, True)
 
-    async def _counted(self, send: Callable[..., object], partly: bool) -> Answer:
+    async def _counted(self, send: Send, partly: bool) -> Answer:
         began = time.monotonic()
         try:
             async with self._gate:
@@ -178,16 +198,16 @@ class Backend:
         self._count("partial" if dialect.is_partial(answer.warnings) else "ok", began)
         return answer
 
-    async def _with_retries(self, send: Callable[..., object], partly: bool) -> Answer:
+    async def _with_retries(self, send: Send, partly: bool) -> Answer:
         end = time.monotonic() + self.spec.timeout
         for attempt in range(ATTEMPTS):
             left = max(0.05, end - time.monotonic())
-            more = {
+            more: Form = {
                 "timeout": duration(left),
                 **dialect.params(self.kind, partly=partly, replica_labels=self.spec.replica_labels),
             }
             try:
-                return await send(more, left)  # type: ignore[misc, no-any-return]  # a coroutine of the transport
+                return await send(more, left)
             except AnswerError as error:
                 pause = max(error.retry_after_s, _BACKOFF_S * 2**attempt) * random.uniform(0.5, 1.0)
                 if not error.retry or attempt == ATTEMPTS - 1 or time.monotonic() + pause >= end:

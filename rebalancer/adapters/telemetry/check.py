@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rebalancer.adapters.telemetry import network, promql
+from rebalancer.adapters.telemetry import dialect, network, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Series
 from rebalancer.adapters.telemetry.demand import Source
@@ -26,7 +26,7 @@ class Finding:
 
     Attributes:
         state: ok, degraded or missing.
-        what: backend, cluster, demand, probes, cpu or room.
+        what: backend, cluster, demand, history, censoring, probes, cpu or room.
         name: which one.
         sentence: what was found.
         degrades: what does not work because of it; empty when ok.
@@ -59,7 +59,7 @@ _FIX = {
 
 
 async def look(
-    backend: Backend, presence: Presence, sources: Sequence[Source], now: float, deadline_s: float
+    backend: Backend, presence: Presence, sources: Sequence[Source], now: float, history_s: float, deadline_s: float
 ) -> tuple[Finding, ...]:
     """Looks at all that is needed of one backend; never raises.
 
@@ -68,6 +68,7 @@ async def look(
         presence: its memory of who was seen.
         sources: the ways in which policies count demand.
         now: Unix seconds.
+        history_s: how far back demand is read.
         deadline_s: total deadline.
     """
     found: list[Finding] = []
@@ -78,6 +79,10 @@ async def look(
             for source in sources:
                 if source.ask.query:
                     found.append(await _demand(backend, source, now))
+                if not source.ask.query or found[-1].state != "missing":
+                    found.append(await _history(backend, source, now, history_s))
+            if any(not source.ask.query for source in sources):
+                found.append(await _censoring(backend, now))
             found += [await _cpu(backend, sources, now), await _room(backend, now), await _probes(backend, now)]
     except AnswerError as error:
         found.append(_dead(backend, error.kind, str(error)))
@@ -135,7 +140,7 @@ async def _clusters(backend: Backend, presence: Presence, sources: Sequence[Sour
 async def _demand(backend: Backend, source: Source, now: float) -> Finding:
     ask, name = source.ask, ", ".join(sorted(source.ask.policies))
     try:
-        labels = [*backend.by, ask.workload_label, *([ask.origin_label] if ask.origin_label else [])]
+        labels = [*backend.by, ask.workload_label, "pod", *([ask.origin_label] if ask.origin_label else [])]
         series = (await backend.query(f"count by ({', '.join(labels)}) ({source.selector()})", now)).series
     except AnswerError as error:
         return Finding("missing", "demand", name, str(error), "Demand is unknown.", "Correct demand.query.")
@@ -154,16 +159,19 @@ def _labels(backend: Backend, source: Source, series: Sequence[Series], name: st
             "missing", "demand", name, f"{where} carries no label {backend.by[0]}.", "Demand by cluster is unknown.",
             "Set it as external or target label, or set metricsLabel of the MemberCluster.",
         )  # fmt: skip
-    if not any(one.labels.get(ask.workload_label) for one in series):
+    by_pods = not any(one.labels.get(ask.workload_label) for one in series)
+    if by_pods and not any(one.labels.get("pod") for one in series):
         return Finding(
-            "missing", "demand", name, f"{where} carries no label {ask.workload_label}.", "Demand is unknown.",
-            "Set demand.workloadLabel to the label that holds the workload's name.",
+            "missing", "demand", name, f"{where} carries no label {ask.workload_label}, and none of its pods.",
+            "Demand is unknown.", "Set demand.workloadLabel to the label that holds the workload's name.",
         )  # fmt: skip
     if ask.origin_label and not any(one.labels.get(ask.origin_label) for one in series):
         return Finding(
             "degraded", "demand", name, f"{where} carries no label {ask.origin_label}.",
             "The origin is unknown: nothing is placed by latency.", "Let the ingress set it, or declare originShares.",
         )  # fmt: skip
+    if by_pods:
+        return Finding("ok", "demand", name, f"{where}: its workloads are those that own the pods in its label pod.")
     workloads = len({one.labels.get(ask.workload_label) for one in series})
     origins = len({one.labels.get(ask.origin_label) for one in series}) if ask.origin_label else 0
     more = f", {origins} origins" if origins else ""
@@ -179,6 +187,53 @@ async def _cpu(backend: Backend, sources: Sequence[Source], now: float) -> Findi
         "missing" if by_cpu else "degraded", "cpu", promql.CPU, f"{promql.CPU} has no series at {backend.url}.",
         "Demand by CPU is unknown." if by_cpu else "Capacity per replica can't be learned.",
         "Scrape the kubelets' /metrics/cadvisor, or set capacityPerReplica.",
+    )  # fmt: skip
+
+
+async def _history(backend: Backend, source: Source, now: float, history_s: float) -> Finding:
+    """Whether demand can be read back as far as it is wanted, in raw samples."""
+    name, days = source.ask.query or promql.CPU, history_s / 86400
+    query = f"count(count_over_time({source.selector().where(*backend.matchers())}[2h]))"
+    begin = now - history_s + 7200.0
+    if (await backend.query(query, begin)).series:
+        return Finding("ok", "history", name, f"{name} reaches back {days:.3g} days at {backend.url}.")
+    for resolution, seconds in dialect.COARSER if backend.kind == "thanos" else ():
+        if (await backend.query(query, begin, resolution)).series:
+            return Finding(
+                "degraded", "history", name,
+                f"{name} reaches back {days:.3g} days at {backend.url} only in data downsampled to {resolution}.",
+                f"Peaks shorter than {dialect.COARSE_STEPS * seconds / 60:.0f} min are missing from its older part.",
+                "Raise --retention.resolution-raw of Thanos' compactor, or shorten telemetry.history.",
+            )  # fmt: skip
+    kept = await _retention(backend)
+    return Finding(
+        "degraded", "history", name, f"{name} has no samples {days:.3g} days ago at {backend.url}{kept}.",
+        "The forecast knows fewer days; to know the week it needs two of them.",
+        "Raise the retention, or shorten telemetry.history; a new counter grows into it.",
+    )  # fmt: skip
+
+
+async def _retention(backend: Backend) -> str:
+    try:
+        data = await backend.get("/api/v1/status/runtimeinfo")
+    except AnswerError:
+        return ""
+    kept = data.get("storageRetention") if isinstance(data, dict) else None
+    return f", which keeps {kept}" if kept else ""
+
+
+async def _censoring(backend: Backend, now: float) -> Finding:
+    """Whether CPU that hides demand can be told from CPU that shows it."""
+    missing = [
+        metric for metric in (promql.PERIODS, promql.LIMITS)
+        if not (await backend.query(f"count({Selector(metric).where(*backend.matchers())})", now)).series
+    ]  # fmt: skip
+    if not missing:
+        return Finding("ok", "censoring", promql.PERIODS, f"{promql.PERIODS} and {promql.LIMITS} are at {backend.url}.")
+    return Finding(
+        "degraded", "censoring", missing[0], f"{' and '.join(missing)} at {backend.url}: no series.",
+        "CPU of pods that are throttled or at their limit is taken for all that was wanted.",
+        "Scrape the kubelets' /metrics/cadvisor and kube-state-metrics, or count requests with demand.query.",
     )  # fmt: skip
 
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rebalancer.adapters.telemetry import budget, cpu, promql
+from rebalancer.adapters.telemetry import budget, cpu, dialect, promql
 from rebalancer.adapters.telemetry.backend import Backend
-from rebalancer.adapters.telemetry.decode import Series, on_grid
+from rebalancer.adapters.telemetry.decode import Answer, Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.adapters.telemetry.grid import Grid, when
 from rebalancer.adapters.telemetry.promql import Selector
 from rebalancer.adapters.telemetry.ring import Key, Ring
 from rebalancer.core.model import Floats
 from rebalancer.core.policy import Policy
 
 REQUESTS, CORES = "requests/s", "cores"
+NEXT_CYCLE = "goes on next cycle"
+"""In the sentence that tells of a history which is not whole yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +109,20 @@ class Source:
         backend: who is asked.
         ask: what for.
         regions: cluster -> region, the origin where users enter at the nearest cluster.
+        late_s: for how long after a cluster's return the slots that it missed are read again.
+
+    Attributes:
+        by_pods: whether no series carries the workload's label, so that workloads are those that own the pods.
     """
 
-    def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str]) -> None:
-        self._backend, self.ask, self._regions = backend, ask, regions
+    def __init__(self, backend: Backend, ask: Ask, regions: Mapping[str, str], late_s: float = 0.0) -> None:
+        self._backend, self.ask, self._regions, self._late_s = backend, ask, regions, late_s
         self._ring = Ring()
         self._fetched_from_s, self._now_s = float("inf"), 0.0
         self._seen: frozenset[str] = frozenset()
         self._size: budget.Size | None = None
+        self._reached_back = False
+        self.by_pods = False
 
     def selector(self) -> Selector:
         """Returns what its samples are counted by, without the matchers of clusters.
@@ -139,9 +147,13 @@ class Source:
         if not self.ask.query:
             ours = cpu.selector(self._backend, self.ask.namespaces).where(*narrowed)
             return promql.cpu_rate(ours, self._backend.by, window_s)
-        labels = dict.fromkeys([*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label])
-        labels |= dict.fromkeys([self.ask.origin_label] if self.ask.origin_label else [])
-        return promql.summed_rate(self.selector().where(*self._backend.matchers(), *narrowed), labels, window_s)
+        origin = [self.ask.origin_label] if self.ask.origin_label else []
+        selector = self.selector().where(*self._backend.matchers(), *narrowed)
+        if self.by_pods:
+            owned = dict.fromkeys([*self._backend.by, "namespace", *origin])
+            return promql.owned_rate(selector, owned, self._backend.by, window_s)
+        labels = [*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label, *origin]
+        return promql.summed_rate(selector, dict.fromkeys(labels), window_s)
 
     async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
         """Asks for demand now and for the history that is not there yet; never raises.
@@ -155,7 +167,7 @@ class Source:
         found = Found()
         self._fetched_from_s, self._now_s = float("inf"), now
         try:
-            answer = await self._backend.query(self.expression(window_s), now)
+            answer = await self._now(window_s, now)
             found.warnings += answer.warnings
             found.answered, found.empty = True, not answer.series
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
@@ -168,6 +180,19 @@ class Source:
             found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
         found.rows = dict(self._ring.rows)
         return found
+
+    async def _now(self, window_s: float, now: float) -> Answer:
+        """Asks for demand now; where no series names a workload, by the pods that the counter is of."""
+        answer = await self._backend.query(self.expression(window_s), now)
+        named = not self.ask.query or any(one.labels.get(self.ask.workload_label) for one in answer.series)
+        if self.by_pods or named or not answer.series:
+            return answer
+        self.by_pods = True
+        owned = await self._backend.query(self.expression(window_s), now)
+        if any(one.labels.get(promql.WORKLOAD) for one in owned.series):
+            return owned
+        self.by_pods = False
+        return answer
 
     async def catch_up(self, grid: Grid, complete: frozenset[str], found: Found) -> None:
         """Reads again what clusters missed that have just come back, so that no cycle sees them without their past."""
@@ -192,11 +217,12 @@ class Source:
         now_seen = frozenset(complete)
         if self._fetched_from_s < float("inf"):
             unseen = frozenset(self._backend.clusters) - now_seen
-            self._ring.mark(unseen, self._seen & now_seen, self._fetched_from_s)
+            filled = self._seen & now_seen
+            self._ring.mark(unseen, filled, self._fetched_from_s, now=self._now_s, late_s=self._late_s)
 
     async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
         self._ring.move(grid)
-        self._seen = seen
+        self._seen, self._reached_back = seen, self._reached_back and not self._ring.fresh
         newer = self._ring.newer(seen)
         if self._ring.older() is not None or (newer is not None and newer.slots > self._ring.chunk):
             await self._measure(grid.step_s, found)
@@ -214,14 +240,40 @@ class Source:
                     raise
                 if error.kind == "timeout":
                     # A server that is slow is not asked again at once; the next cycle goes on with half of it.
-                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} goes on next cycle: {error}")
+                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} {NEXT_CYCLE}: {error}")
                     return
+        await self._reach_back(grid, found)
+
+    async def _reach_back(self, grid: Grid, found: Found) -> None:
+        """Where raw samples end within the window: what Thanos keeps in coarser form, once after each backfill."""
+        if self._backend.kind != "thanos" or self._reached_back:
+            return
+        self._reached_back = True
+        for name, seconds in dialect.COARSER:
+            begins = self._ring.begins()
+            missing = max(begins.values(), default=0)
+            if missing < 2:
+                return
+            part, window_s = Grid(grid.start_s, grid.step_s, missing), max(grid.step_s, dialect.COARSE_STEPS * seconds)
+            rows = await self._range(part, window_s, found, name)
+            for key, row in rows.items():
+                row[begins.get(key[2], missing) :] = np.nan  # raw samples are better
+            if any(np.isfinite(row).any() for row in rows.values()):
+                self._ring.put(part, rows)
+                name_of = self.ask.query or "CPU"
+                found.problems.append(
+                    f"history of demand by {name_of} before {when(part.end_s)} comes from data downsampled to {name}: "
+                    f"it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; keep raw "
+                    "samples longer, or shorten telemetry.history."
+                )
 
     async def _measure(self, step_s: float, found: Found) -> None:
         """Asks how large the counter is, so that no query of the backfill is too large for its server."""
         selector, label = self.selector().where(*self._backend.matchers()), self.ask.workload_label
         if not self.ask.query:
             selector, label = cpu.selector(self._backend, self.ask.namespaces), "namespace"
+        elif self.by_pods:
+            label = "namespace"
         answer = await self._backend.query(budget.query(selector, label), self._now_s)
         found.warnings += answer.warnings
         self._size = budget.read(label, answer.series)
@@ -229,20 +281,19 @@ class Source:
 
     async def _put(self, part: Grid, found: Found, *, backfill: bool = False) -> None:
         rows = await self._range(part, part.step_s, found)
-        known = [~np.isnan(row) for row in rows.values()]
-        if backfill and (not known or np.any(known, axis=0).mean() < 0.5):
+        if backfill and _known_share(rows, part.slots) < 0.5:
             # Scraped less than twice a slot: two slots' worth of samples, only where a cluster has nothing else.
             rows = _complete(rows, await self._range(part, 2 * part.step_s, found))
         self._ring.put(part, rows)
         self._fetched_from_s = min(self._fetched_from_s, part.start_s)
 
-    async def _range(self, part: Grid, window_s: float, found: Found) -> dict[Key, Floats]:
+    async def _range(self, part: Grid, window_s: float, found: Found, resolution: str = "0s") -> dict[Key, Floats]:
         shards = self._size.shards(part.slots, part.slots * part.step_s + window_s) if self._size is not None else ((),)
         rows: dict[Key, Floats] = {}
 
         async def read(narrowed: tuple[tuple[str, str, str], ...]) -> None:
             # Each answer is laid out and let go before the next one of its lane is asked for: it is what needs memory.
-            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part):
+            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part, resolution):
                 found.warnings += answer.warnings
                 for series in answer.series:
                     key = self._key(series.labels)
@@ -283,7 +334,7 @@ class Source:
 
     def _key(self, labels: Mapping[str, str]) -> Key | None:
         cluster = self._backend.cluster_of(labels)
-        name = labels.get(self.ask.workload_label if self.ask.query else promql.WORKLOAD, "")
+        name = labels.get(self.ask.workload_label if self.ask.query and not self.by_pods else promql.WORKLOAD, "")
         # A scraper renames the counter's own namespace when its target has one too; that of the target is the ingress'.
         namespace = labels.get("exported_namespace") or labels.get("namespace", "")
         if not namespace and len(self.ask.namespaces) == 1:
@@ -295,6 +346,16 @@ class Source:
         else:
             origin = labels.get(self.ask.origin_label, "") if self.ask.origin_label else ""
         return f"{namespace}/{name}", origin, cluster
+
+
+def _known_share(rows: Mapping[Key, Floats], slots: int) -> float:
+    """Share of the slots in which any row has a value."""
+    known = np.zeros(slots, dtype=bool)
+    for row in rows.values():
+        known |= ~np.isnan(row)
+        if known.all():
+            break
+    return float(known.mean()) if slots else 1.0
 
 
 def _add(left: Floats, right: Floats) -> Floats:

@@ -14,18 +14,19 @@ from typing import Any, Literal
 
 Kind = Literal["prometheus", "thanos"]
 THANOS: Mapping[str, str] = {"dedup": "true", "partial_response": "false", "max_source_resolution": "0s"}
+COARSER: tuple[tuple[str, float], ...] = (("5m", 300.0), ("1h", 3600.0))
+"""What Thanos downsamples to: parameter and seconds."""
+COARSE_STEPS = 4
+"""Samples that a rate over downsampled data needs at least; over fewer it is empty."""
 
 
-def params(
-    kind: Kind, *, partly: bool = False, replica_labels: Sequence[str] = (), resolution: str = "0s"
-) -> dict[str, str | list[str]]:
+def params(kind: Kind, *, partly: bool = False, replica_labels: Sequence[str] = ()) -> dict[str, str | list[str]]:
     """Returns the parameters that go with every query; Prometheus ignores what it does not know, so it gets none.
 
     Args:
         kind: the backend's.
         partly: take what the other stores know when one fails a strict query; the answer then says partial.
         replica_labels: by which doubles are removed; without any, by what Thanos Query itself was started with.
-        resolution: the coarsest data that may be used, `0s` for raw samples only, `5m` or `1h` for downsampled ones.
     """
     if kind == "prometheus":
         return {}
@@ -33,7 +34,7 @@ def params(
     if replica_labels:
         # The documentation says replicaLabels; the code reads the brackets.
         more["replicaLabels[]"] = list(replica_labels)
-    return {**THANOS, **more, "max_source_resolution": resolution}
+    return {**THANOS, **more}
 
 
 def is_partial(warnings: tuple[str, ...]) -> bool:
@@ -112,14 +113,17 @@ def of_cluster(found: tuple[Store, ...], label: tuple[str, str], now: float, max
         max_age_s: how old a store's newest sample may be.
 
     Returns:
-        None where no store names its cluster by that label at all (object storage, receivers), so that nothing follows.
+        None where a store does not name its clusters by that label (a receiver) and may have it, so that nothing
+        follows.
     """
     name, value = label
     if not any(name in one for store in found for one in store.labels):
         return None
     own = [store for store in found if any(one.get(name) == value for one in store.labels)]
     if not own:
-        return StoreView(False, "Thanos has no store with its label")
+        # A receiver or a chained query takes samples of clusters that it does not name: then the samples must tell.
+        unnamed = any(not store.error and not any(name in one for one in store.labels) for store in found)
+        return None if unnamed else StoreView(False, "Thanos has no store with its label")
     good = [store for store in own if not store.error]
     if not good:
         checked = [store.checked_s for store in own if math.isfinite(store.checked_s)]

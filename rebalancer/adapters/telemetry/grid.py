@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 MAX_POINTS = 11_000
 """Prometheus and Thanos refuse a range query when (end - start) / step is above this."""
@@ -60,3 +61,8 @@ def duration(seconds: float) -> str:
     """Renders a PromQL duration, whole milliseconds at least 1."""
     millis = max(1, round(seconds * 1000))
     return f"{millis // 1000}s" if millis % 1000 == 0 else f"{millis}ms"
+
+
+def when(at_s: float) -> str:
+    """Renders a time for people, UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

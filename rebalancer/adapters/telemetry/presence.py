@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from rebalancer.adapters.telemetry import dialect, promql
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Answer, Series
 from rebalancer.adapters.telemetry.errors import AnswerError
+from rebalancer.adapters.telemetry.grid import when
 from rebalancer.adapters.telemetry.promql import Selector
 from rebalancer.core.model import View
 
@@ -49,11 +49,6 @@ class Look:
     error: str = ""
     bare: dict[str, set[str]] = field(default_factory=dict)
     unlabelled: tuple[str, ...] = ()
-
-
-def when(at_s: float) -> str:
-    """Renders a time for people, UTC."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Presence:

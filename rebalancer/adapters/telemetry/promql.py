@@ -100,6 +100,24 @@ def cpu_rate(selector: Selector, by: Iterable[str], window_s: float) -> str:
     return f"sum by ({', '.join([*by, 'namespace', WORKLOAD])}) ({_named(_rate(selector, window_s))})"
 
 
+def owned_rate(selector: Selector, by: Iterable[str], cluster: Iterable[str], window_s: float) -> str:
+    """Rates of the pods' own counters, summed by labels and by the Deployment that owns the pod.
+
+    Owners are those that kube-state-metrics tells at the time; a pod that it does not tell of is known by its name.
+    """
+    pod, replica_set = (", ".join([*cluster, "namespace", one]) for one in ("pod", "replicaset"))
+    sets = f'label_replace(kube_replicaset_owner{{owner_kind="Deployment"}}, "{WORKLOAD}", "$1", "owner_name", "(.+)")'
+    pods = 'label_replace(kube_pod_owner{owner_kind="ReplicaSet"}, "replicaset", "$1", "owner_name", "(.+)")'
+    # Several kube-state-metrics tell the same; max makes one of them.
+    owners = (
+        f"max by ({pod}, {WORKLOAD}) (max by ({pod}, replicaset) ({pods}) * on ({replica_set}) group_left ({WORKLOAD}) "
+        f"max by ({replica_set}, {WORKLOAD}) ({sets}))"
+    )
+    rate = _rate(selector, window_s)
+    told = f"{rate} * on ({pod}) group_left ({WORKLOAD}) {owners}"
+    return f"sum by ({', '.join([*by, WORKLOAD])}) ({told} or ({_named(rate)} unless on ({pod}) {owners}))"
+
+
 def throttled(stopped: Selector, periods: Selector, by: Iterable[str], window_s: float) -> str:
     """Share of the scheduler's periods in which each Deployment's containers were throttled."""
     labels = ", ".join([*by, "namespace", WORKLOAD])

@@ -11,11 +11,11 @@ import numpy as np
 
 from rebalancer.adapters.telemetry import check, counters, cpu, promql, throughput
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import CORES, Ask, Found, Source, asks_of
+from rebalancer.adapters.telemetry.demand import CORES, NEXT_CYCLE, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid, of_window
+from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
-from rebalancer.adapters.telemetry.presence import Presence, best_of, when
+from rebalancer.adapters.telemetry.presence import Presence, best_of
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
 from rebalancer.api.controller import TelemetrySpec
@@ -189,7 +189,10 @@ class MetricsTelemetry:
         """Says what is there, what is missing, what that degrades and what to do; never raises."""
         now, asks = self._clock.now(), asks_of(policies)
         answers = await asyncio.gather(
-            *(check.look(s.backend, s.presence, self._sources(s, asks), now, self._deadline_s) for s in self._sides)
+            *(
+                check.look(s.backend, s.presence, self._sources(s, asks), now, self._spec.history, self._deadline_s)
+                for s in self._sides
+            )
         )
         served = {name for side in self._sides for name in side.backend.labels}
         orphans = tuple(check.no_backend(name) for name in self._clusters if name not in served)
@@ -201,7 +204,7 @@ class MetricsTelemetry:
             async with asyncio.timeout(self._deadline_s):
                 await self._fill(side, asks, grid, now, part)
         except TimeoutError:
-            late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it goes on next cycle."
+            late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it {NEXT_CYCLE}."
             part.problems.append(late)
             part.views = {name: side.presence.failed(name, late) for name in side.backend.clusters}
             part.found = {id_: source.held(grid) for id_, source in side.sources.items()}
@@ -240,7 +243,7 @@ class MetricsTelemetry:
         for ask in asks:
             old = side.sources.get(ask.id)
             if old is None or (not ask.query and old.ask.namespaces != ask.namespaces):
-                old = Source(side.backend, ask, self._regions)
+                old = Source(side.backend, ask, self._regions, self._spec.late_samples)
             old.ask = ask
             kept[ask.id] = old
         side.sources = kept

@@ -30,6 +30,12 @@ CASES: dict[str, tuple[list[dict[str, Any]], bool | None, str]] = {
     "one of two replicas is enough": ([_store("a", "eu", "refused"), _store("b", "eu")], True, ""),
     "no store of the cluster": ([_store("a", "us")], False, "no store with its label"),
     "a store that ended long ago": ([_store("a", "eu", None, NOW - 7200)], False, "no sample since long"),
+    "a receiver may have it, beside sidecars of others": ([_store("a", "us"), _store("b", None)], None, ""),
+    "a receiver that is down has nothing": (
+        [_store("a", "us"), _store("b", None, "refused")],
+        False,
+        "no store with its label",
+    ),
     "stores without the label say nothing": ([_store("a", None)], None, ""),
     "no stores say nothing": ([], None, ""),
 }

@@ -97,6 +97,34 @@ def test_slots_that_a_cluster_missed_are_read_again_once_it_is_back() -> None:
     assert healed.start_s == 490.0
 
 
+def test_a_cluster_that_is_back_is_read_again_for_as_long_as_its_samples_may_be_late() -> None:
+    ring = Ring()
+    _cycle(ring, Grid(10.0, 10.0, 50))
+    ring.mark(["us-1"], [], 300.0, now=500.0, late_s=60.0)
+
+    def begin(filled: list[str], now: float) -> float:
+        ring.move(Grid(now - 490.0, 10.0, 50))
+        found = ring.newer(["eu-1", "us-1"])
+        assert found is not None
+        _fill(ring, found)
+        ring.mark([], filled, found.start_s, now=now, late_s=60.0)
+        return found.start_s
+
+    assert [begin(["us-1"], now) for now in (510.0, 540.0, 570.0, 580.0)] == [300.0, 300.0, 300.0, 560.0]
+    ring.mark(["us-1"], [], 550.0, now=580.0, late_s=60.0)
+    assert begin(["us-1"], 590.0) == 550.0, "gone again, the time begins anew"
+    assert begin(["us-1"], 600.0) == 550.0
+
+
+def test_what_a_cluster_missed_is_forgotten_with_the_window_only() -> None:
+    ring = Ring()
+    _cycle(ring, Grid(10.0, 10.0, 50))
+    ring.mark(["us-1"], [], 20.0)
+    ring.move(Grid(110.0, 10.0, 50))
+    assert (found := ring.newer(["us-1"])) is not None
+    assert found.start_s == 110.0, "the part of the gap that is still in the window"
+
+
 def test_a_backfill_that_is_cut_off_goes_on_where_it_stopped() -> None:
     ring = Ring()
     ring.chunk = 12
