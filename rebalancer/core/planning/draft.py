@@ -94,14 +94,21 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
     draft.unit = demand.unit
     rows = {key: row for row, key in enumerate(forecast.keys) if key[0] == draft.workload}
     total_row = rows.get((draft.workload, TOTAL))
-    ahead = fc.at_quantile(forecast, total_row, policy.quantile, policy.lead_s) if total_row is not None else math.nan
-    draft.demand = max(demand.total, ahead) if math.isfinite(ahead) else demand.total
-    method = forecast.method[total_row] if total_row is not None else "none"
+    draft.capacity = _capacity(draft, demand, memory)
+    lead_s = policy.lead_s
+    lead, calm, told, trusted = math.nan, math.nan, "no forecast", False
+    if total_row is not None:
+        lead, calm = (
+            fc.at_quantile(forecast, total_row, policy.quantile, s) for s in (lead_s, max(lead_s, scaling.CALM_S))
+        )
+        trusted = forecast.trusted[total_row]
+        told = forecast.method[total_row] if trusted else f"not trusted: {forecast.why[total_row]}"
+    room_now = current * draft.capacity
+    draft.demand = scaling.planned(policy, demand.total, lead, calm, room_now, trusted=trusted)
     draft.lines.append(
         f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
-        f"{policy.lead_s:.0f} s ({method})"
+        f"{lead_s:.0f} s ({told})"
     )
-    draft.capacity = _capacity(draft, demand, memory)
     if not draft.capacity > 0:
         draft.refuse("capacity-unknown")
         _bounds_only(draft, current)
