@@ -128,7 +128,7 @@ class Engine:
         naive = mean(np.abs(self.mix.past[origins, 0, horizons] - demand))
         # Within rounding of single precision nothing was missed.
         own, naive = (np.where(e <= trust.ROUNDING * demand, 0.0, e) for e in (own, naive))
-        trust.judge(self.trust, grid, slot, residual, edge, trust.ROUNDING * root + 1e-9, (own, naive))
+        trust.judge(self.trust, grid, slot, residual, edge, root, (own, naive))
         bands.judge(self.errors, grid, slot, root)
         every = grid.slots(bands.REFRESH_S)
         bands.refresh(self.errors, grid, np.flatnonzero(self.phase % every == slot % every))

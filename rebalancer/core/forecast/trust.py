@@ -12,6 +12,9 @@ from rebalancer.core.model import Bools, Floats
 SHIFT_S = 900.0
 """The horizon whose band says that the level moved."""
 SHIFT_WINDOW, SHIFT_MISSES = 6, 3
+SHIFT_RATIO = 0.02
+"""A value outside of the band by less (on the square-root scale; 4 % of demand) is no shift: the band of a service that
+hardly varies is thinner than that, and the target's slack takes it."""
 ROUNDING = 1e-6
 COVERED = 0.95
 MIN_COVERAGE = 0.90
@@ -46,12 +49,10 @@ class Trust:
         shifted: shape (S,), from three misses of six on one side until six hits in a row.
         covered: shape (season, S), 1 where the outcome lay under the 95 % quantile; NaN where there was none.
         missed, naive: shape (season, S), absolute errors, mean over horizons; NaN where there was no outcome.
-        fresh: shape (S,), True in the slot in which a shift begins.
     """
 
     sides: Singles
     shifted: Bools
-    fresh: Bools
     covered: Singles
     missed: Singles
     naive: Singles
@@ -62,11 +63,11 @@ class Trust:
         nothing = np.full((grid.season, series), np.nan, dtype=np.float32)
         no = np.zeros(series, dtype=bool)
         sides = np.zeros((SHIFT_WINDOW, series), dtype=np.float32)
-        return Trust(sides, no, no.copy(), nothing, nothing.copy(), nothing.copy())
+        return Trust(sides, no, nothing, nothing.copy(), nothing.copy())
 
 
 def judge(
-    trust: Trust, grid: Grid, slot: int, residual: Floats, edge: Floats, slack: Floats, errors: tuple[Floats, Floats]
+    trust: Trust, grid: Grid, slot: int, residual: Floats, edge: Floats, root: Floats, errors: tuple[Floats, Floats]
 ) -> None:
     """Takes the newest outcomes in.
 
@@ -76,20 +77,21 @@ def judge(
         slot: the newest.
         residual: shape (S,), root of the value less root of the forecast, at the horizon of a shift.
         edge: shape (Q, S), the residual quantiles it was given.
-        slack: shape (S,), how far outside of these is rounding.
+        root: shape (S,), square root of the value.
         errors: the forecast's and the naive one's, shape (S,), mean over horizons.
     """
     low, high = edge[0], edge[nearest(grid.probs, COVERED)]
     known = ~np.isnan(residual) & ~np.isnan(high)
+    slack = SHIFT_RATIO * root
     with np.errstate(invalid="ignore"):
         side = np.where(known, 1.0 * (residual > high + slack) - 1.0 * (residual < low - slack), 0.0)
+        under = residual <= high + ROUNDING * root + 1e-9
     trust.sides[slot % SHIFT_WINDOW] = side
     begun = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0)) >= SHIFT_MISSES
     over = (trust.sides == 0).all(axis=0)
-    trust.fresh = begun & ~trust.shifted
     trust.shifted = (trust.shifted | begun) & ~over
     place = slot % grid.season
-    trust.covered[place] = np.where(known, side <= 0, np.nan)
+    trust.covered[place] = np.where(known, under, np.nan)
     trust.missed[place], trust.naive[place] = errors
 
 
