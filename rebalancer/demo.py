@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rebalancer.cycle import CycleReport
 from rebalancer.report import svg
+from rebalancer.report.forecast import told
 from rebalancer.report.page import cards, page, table
 from rebalancer.sim.demand import Earth, earth
 from rebalancer.sim.plant import Tick
@@ -161,6 +162,23 @@ def run(out: Path, seed: int, console: Console) -> int:
     for label, value in facts(story):
         console.print(f"{label:24} {value}", highlight=False, markup=False)
     return save(out, html(world, story), console)
+
+
+def forecast(workload: str, form: str, seed: int = 1) -> str:
+    """Tells the forecast that the demo's first cycle makes.
+
+    Args:
+        workload: `namespace/name`.
+        form: text, json or html.
+        seed: of the users' noise.
+
+    Raises:
+        RebalancerError: the demo has no such workload.
+    """
+    world = earth()
+    scenario = day(world)
+    report = asyncio.run(SimulatedWorld(world, scenario, seed).cycle.run(scenario.policies))
+    return told(report.forecast, report.history, workload, form)
 
 
 def save(out: Path, text: str, console: Console) -> int:

@@ -51,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     _config(network)
     network.add_argument("cluster", nargs="?", help="only the paths of this cluster")
     network.add_argument("--output", "-o", choices=("table", "json"), default="table")
+    forecast = commands.add_parser(
+        "forecast", help="shows one workload's demand, its forecast, and whether to trust it"
+    )
+    _config(forecast)
+    forecast.add_argument("workload", help="namespace/name")
+    forecast.add_argument("--output", "-o", choices=("text", "json", "html"), default="text")
+    forecast.add_argument("--demo", action="store_true", help="of the demo's simulated fleet; needs no cluster")
     run = commands.add_parser("run", help="runs the controller; it only observes unless --act is given")
     _config(run)
     run.add_argument("--act", action="store_true", help="carry out what is planned")
@@ -104,6 +111,11 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             from rebalancer import demo
 
             return demo.run(arguments.out, arguments.seed, Console())
+        case "forecast" if arguments.demo:
+            from rebalancer import demo
+
+            print(demo.forecast(arguments.workload, arguments.output))
+            return 0
         case "reasons":
             return _reasons(arguments.id)
         case "init":

@@ -17,6 +17,7 @@ from rebalancer import config as cfg
 from rebalancer.cycle import CycleReport
 from rebalancer.errors import ConfigError, RebalancerError
 from rebalancer.report import plan as report
+from rebalancer.report.forecast import told
 from rebalancer.worlds.live import Live, LiveWorld, open_world, read
 
 MARKS = {"ok": "ok", "degraded": "degraded", "missing": "MISSING"}
@@ -36,6 +37,10 @@ def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
             return asyncio.run(_record(live, arguments.out))
         case "rollout":
             return asyncio.run(_rollout(live, arguments.verb, arguments.name, full=arguments.full))
+        case "forecast":
+            found = asyncio.run(_first_cycle(live))
+            print(told(found.forecast, found.history, arguments.workload, arguments.output))
+            return 0
         case "explain":
             return asyncio.run(_explain(live, arguments.workload))
         case "network":

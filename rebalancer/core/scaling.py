@@ -43,6 +43,35 @@ class Wanted:
     held: tuple[str, ...] = ()
 
 
+TRUSTED_UTILIZATION, REACTIVE_UTILIZATION = 0.9, 0.7
+"""How far today's demand may fill a replica: nearly, where a trusted forecast leaves headroom; else as an HPA does."""
+CALM_S = 900.0
+"""A decrease also leaves room for what is forecast for so long: a replica costs minutes to bring back."""
+
+
+def planned(policy: Policy, observed: float, lead: float, calm: float, room: float, *, trusted: bool) -> float:
+    """Demand to plan for: the forecast's quantile, and never less than what today's demand needs.
+
+    Args:
+        policy: target utilisation.
+        observed: demand now; finite.
+        lead: the quantile's largest demand over the lead time; NaN if unknown.
+        calm: the same over at least CALM_S.
+        room: demand that today's replicas serve at target; NaN if unknown.
+        trusted: whether the forecast may be planned on; else today's demand alone fills replicas to 70 %.
+
+    Returns:
+        Demand at target utilisation, finite.
+    """
+    target = policy.target_utilization
+    floor = observed * (target / TRUSTED_UTILIZATION if trusted else max(1.0, target / REACTIVE_UTILIZATION))
+    if not math.isfinite(lead):
+        return max(floor, observed)
+    wanted = max(lead, floor)
+    # Below what there is, the farther look counts as well, but it asks for nothing new.
+    return max(wanted, min(calm, room)) if wanted < room and calm > wanted else wanted
+
+
 Recommendations = tuple[tuple[float, int], ...]
 
 

@@ -145,7 +145,7 @@ def _workloads(exporter: Exporter, report: CycleReport, policies: dict[str, Poli
 
 def _forecast(exporter: Exporter, report: CycleReport) -> None:
     forecast = report.forecast
-    bands, trusted, age = Values(), Values(), Values()
+    bands, trusted, age, coverage, error = Values(), Values(), Values(), Values(), Values()
     for row, (workload, origin) in enumerate(forecast.keys):
         if workload not in report.snapshot.placements:
             continue
@@ -156,9 +156,15 @@ def _forecast(exporter: Exporter, report: CycleReport) -> None:
         if origin == TOTAL:
             trusted.append(({"workload": workload}, float(forecast.trusted[row])))
             age.append(({"workload": workload}, float(forecast.age_s[row])))
+            coverage.append(({"workload": workload}, float(forecast.coverage_ratio[row])))
+            error.append(({"workload": workload}, float(forecast.scaled_error[row])))
     exporter.replace("forecast_demand", _finite(bands))
     exporter.replace("forecast_trusted", trusted)
     exporter.replace("forecast_age_seconds", _finite(age))
+    exporter.replace("forecast_coverage_ratio", _finite(coverage))
+    exporter.replace("forecast_scaled_error_mean", _finite(error))
+    for outcome, count in forecast.refits.items():
+        exporter.add("forecast_refits_total", {"outcome": outcome}, float(count))
 
 
 def of_tick(exporter: Exporter, report: TickReport) -> None:

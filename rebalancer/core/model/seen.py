@@ -316,6 +316,10 @@ class Forecast:
         trusted: per row; False while the level shifts or history is short.
         age_s: per row, age of the newest sample; NaN if none.
         method: per row, how the band came about, for the reader.
+        why: per row, one sentence on why it is trusted or not.
+        coverage_ratio: shape (series,), share of the last day's outcomes under the 95 % quantile; NaN if none.
+        scaled_error: shape (series,), error of the last day relative to the naive forecast's; NaN if none.
+        refits: refits that this forecast took, by outcome.
     """
 
     at_s: float
@@ -326,6 +330,10 @@ class Forecast:
     trusted: tuple[bool, ...]
     age_s: Floats
     method: tuple[str, ...]
+    why: tuple[str, ...] = ()
+    coverage_ratio: Floats = field(default_factory=lambda: np.empty(0))
+    scaled_error: Floats = field(default_factory=lambda: np.empty(0))
+    refits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

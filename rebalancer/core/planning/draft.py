@@ -106,16 +106,24 @@ def _amounts(
         return
     draft.unit = demand.unit
     total_row = rows.get((draft.workload, TOTAL))
-    ahead = fc.at_quantile(forecast, total_row, policy.quantile, policy.lead_s) if total_row is not None else math.nan
-    draft.demand = (max(demand.total, ahead) if math.isfinite(ahead) else demand.total) * _burst(policy, demand)
-    method = forecast.method[total_row] if total_row is not None else "none"
+    draft.capacity = _capacity(draft, demand, memory)
+    lead_s = policy.lead_s
+    lead, calm, told, trusted = math.nan, math.nan, "no forecast", False
+    if total_row is not None:
+        lead, calm = (
+            fc.at_quantile(forecast, total_row, policy.quantile, s) for s in (lead_s, max(lead_s, scaling.CALM_S))
+        )
+        trusted = forecast.trusted[total_row]
+        told = forecast.method[total_row] if trusted else f"not trusted: {forecast.why[total_row]}"
+    room_now = current * draft.capacity
+    burst = _burst(policy, demand)
+    draft.demand = scaling.planned(policy, burst * demand.total, burst * lead, burst * calm, room_now, trusted=trusted)
     draft.lines.append(
         f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
-        f"{policy.lead_s:.0f} s ({method})"
+        f"{lead_s:.0f} s ({told})"
     )
     for cluster, why in demand.censored.items():
         draft.lines.append(f"demand and forecast are censored in {cluster}, so that more may be wanted: {why}")
-    draft.capacity = _capacity(draft, demand, memory)
     if not draft.capacity > 0:
         draft.refuse("capacity-unknown")
         _bounds_only(draft, current)

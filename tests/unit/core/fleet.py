@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rebalancer.core.forecast import ForecastMemory, forecasting
+from rebalancer.core.forecast import DEFAULT_QUANTILES
 from rebalancer.core.model import (
     TOTAL,
     Cluster,
     ClusterState,
     Demand,
     Forecast,
-    History,
     NodeRoom,
     Placement,
     Plan,
@@ -72,11 +71,12 @@ def demand(
 
 
 def flat_forecast(by_origin: Mapping[str, float], now: float = NOW) -> Forecast:
-    keys = ((WEB, TOTAL), *((WEB, o) for o in sorted(by_origin)))
-    rows = [sum(by_origin.values()), *(by_origin[o] for o in sorted(by_origin))]
-    values = np.array([[v] * 600 for v in rows])
-    history = History(now - 599 * 300, 300.0, keys, values)
-    return forecasting(history, ForecastMemory(), now, (300.0, 600.0))[0]
+    keys = ((WEB, TOTAL), *((WEB, o) for o in sorted(by_origin) if o))
+    rows = [sum(by_origin.values()), *(by_origin[o] for o in sorted(by_origin) if o)]
+    bands = np.array([[[v] * len(DEFAULT_QUANTILES)] * 2 for v in rows])
+    known = len(keys)
+    return Forecast(now, np.array([300.0, 600.0]), np.array(DEFAULT_QUANTILES), keys, bands, (True,) * known,
+                    np.zeros(known), ("mixture",) * known)  # fmt: skip
 
 
 def snapshot(

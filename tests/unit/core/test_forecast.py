@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def forecast(values: Floats, horizons_s: tuple[float, ...] = HOUR) -> Forecast:
     return forecasting(History(0.0, STEP_S, keys, table), ForecastMemory(), now, horizons_s)[0]
 
 
-@pytest.mark.parametrize("slots", [*range(31), 287, 288, 289, 300, 575, 576, 577, 2016, 2300, 4032])
+@pytest.mark.parametrize("slots", [*range(31), 287, 288, 289, 316, 317, 577])
 def test_every_length_of_history_gives_a_finite_band_and_none_gives_nan(slots: int) -> None:
     found = forecast(np.full((1, slots), 5.0))
     if slots == 0:
@@ -40,12 +41,12 @@ def test_every_length_of_history_gives_a_finite_band_and_none_gives_nan(slots: i
         assert np.isnan(found.age_s).all()
     else:
         assert np.isfinite(found.bands).all()
-        assert found.bands[0, 0, 0] - 1e-9 <= 5.0 <= found.bands[0, 0, -1] + 1e-9
+        assert found.bands[0, 0, 0] - 1e-6 <= 5.0 <= found.bands[0, 0, -1] + 1e-6
 
 
 def test_no_series_at_all_is_an_empty_forecast() -> None:
     found = forecasting(History(0.0, STEP_S, (), np.empty((0, 10))), ForecastMemory(), 0.0, HOUR)[0]
-    assert found.bands.shape == (0, 12, 6)
+    assert found.bands.shape == (0, 12, len(DEFAULT_QUANTILES))
     assert found.trusted == ()
 
 
@@ -55,10 +56,10 @@ def test_constant_zero_stays_zero() -> None:
 
 @pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_a_gap_and_not_a_demand(junk: float) -> None:
-    values = load_shape()[: 9 * DAY].copy()
-    clean = forecast(values).bands[0, 0, NINE]
-    values[-40:-20] = junk
-    assert forecast(values).bands[0, 0, NINE] == pytest.approx(clean, rel=0.1)
+    values = np.stack([load_shape()[: 3 * DAY]] * 2)
+    values[1, -40:-20] = junk
+    clean, gaps = forecast(values, HOUR[:3]).bands[:, 0, NINE]
+    assert gaps == pytest.approx(clean, rel=0.1)
 
 
 def test_a_series_of_gaps_only_is_unknown_beside_one_that_is_known() -> None:
@@ -69,11 +70,12 @@ def test_a_series_of_gaps_only_is_unknown_beside_one_that_is_known() -> None:
     assert np.allclose(found.bands[1], 7.0)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
 @given(
-    slots=st.integers(0, 700),
+    slots=st.integers(0, 420),
     level=st.floats(0.0, 1e6),
-    gaps=st.lists(st.tuples(st.integers(0, 699), st.integers(1, 400)), max_size=4),
+    gaps=st.lists(st.tuples(st.integers(0, 419), st.integers(1, 300)), max_size=4),
     seed=st.integers(0, 10_000),
 )
 def test_a_band_is_ordered_never_negative_and_known_where_anything_is_known(
@@ -91,72 +93,126 @@ def test_a_band_is_ordered_never_negative_and_known_where_anything_is_known(
     assert (np.diff(bands, axis=1) >= -1e-9 * max(1.0, level)).all()
 
 
-@settings(max_examples=25, deadline=None)
-@given(factor=st.floats(1.0, 50.0), slots=st.integers(1, 700), seed=st.integers(0, 1000))
-def test_more_demand_is_never_forecast_as_less(factor: float, slots: int, seed: int) -> None:
-    values = 10.0 + 5.0 * np.random.default_rng(seed).random((1, slots))
-    assert (forecast(values * factor).bands >= forecast(values).bands * factor * (1 - 1e-6) - 1e-6).all()
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None)
+@given(factor=st.floats(1.0, 50.0), slots=st.integers(1, 420), seed=st.integers(0, 1000))
+def test_the_unit_of_demand_does_not_matter(factor: float, slots: int, seed: int) -> None:
+    values = 10.0 + 5.0 * np.random.default_rng(seed).random(slots)
+    one, other = (forecast(v, HOUR[:3]).bands for v in (values, values * factor))
+    assert other == pytest.approx(one * factor, rel=1e-3)
 
 
-def rolling(values: Floats, every: int) -> tuple[Floats, float]:
-    """(coverage by horizon and quantile, mean absolute error relative to yesterday's value)."""
-    origins = range(8 * DAY, len(values) - 12, every)
-    coverage, error, naive = np.zeros((12, len(DEFAULT_QUANTILES))), 0.0, 0.0
-    for origin in origins:
-        bands = forecast(values[:origin]).bands[0]
-        truth = values[origin : origin + 12]
-        coverage += truth[:, None] <= bands
-        error += float(np.abs(bands[:, 1] - truth).sum())
-        naive += float(np.abs(values[origin - DAY : origin - DAY + 12] - truth).sum())
-    return coverage / len(origins), error / naive
+def walk(values: Floats, horizons_s: tuple[float, ...] = HOUR[:3]) -> Iterator[tuple[int, Forecast]]:
+    """Forecasts in each slot, as the controller does: (origin, forecast with data up to it)."""
+    table, memory = np.atleast_2d(values), ForecastMemory()
+    keys = tuple((f"shop/w{i}", "*") for i in range(len(table)))
+    # A window of a fixed length that begins in the past, as a query of history has it.
+    padded = np.concatenate([np.full((len(table), table.shape[1]), np.nan), table], axis=1)
+    for origin in range(1, table.shape[1] + 1):
+        window = padded[:, origin : origin + table.shape[1]]
+        start = (origin - table.shape[1]) * STEP_S
+        found, memory = forecasting(History(start, STEP_S, keys, window), memory, (origin - 1) * STEP_S, horizons_s)
+        yield origin, found
 
 
+@pytest.mark.slow
 def test_nine_in_ten_lie_below_the_ninety_percent_quantile_and_the_median_beats_yesterday() -> None:
-    coverage, relative = rolling(load_shape(), 13)
-    ninety = coverage[:, NINE]
-    assert (ninety >= 0.85).all(), ninety
-    assert (ninety <= 0.97).all(), ninety
-    assert relative < 0.8
+    values, covered, missed, naive = load_shape(), [], 0.0, 0.0
+    for origin, found in walk(values):
+        if 8 * DAY <= origin <= len(values) - 3:
+            truth = values[origin : origin + 3]
+            covered.append(truth <= found.bands[0, :, NINE])
+            missed += float(np.abs(found.bands[0, :, 1] - truth).sum())
+            naive += float(np.abs(values[origin - DAY : origin - DAY + 3] - truth).sum())
+    ninety = np.mean(covered, axis=0)
+    assert (ninety >= 0.88).all(), ninety
+    assert (ninety <= 0.92).all(), ninety
+    assert missed / naive < 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.3, 2.0, 3.0])
-def test_a_level_that_shifts_is_distrusted_and_the_band_still_covers_it(factor: float) -> None:
-    values = load_shape()
-    origin = 10 * DAY + 150
-    assert forecast(values[:origin]).trusted == (True,)
-    for since in range(3, 7):
-        shifted = values.copy()
-        shifted[origin - since :] *= factor
-        found = forecast(shifted[:origin])
-        assert found.trusted == (False,), since
-        recent = shifted[origin - since : origin].mean()
-        assert found.bands[0, 0, 0] <= recent <= found.bands[0, 0, -1]
-    old = values.copy()
-    old[origin - 12 :] *= factor
-    assert forecast(old[:origin]).trusted == (True,)
+def test_a_level_that_shifts_is_distrusted_until_the_band_has_followed(factor: float) -> None:
+    values, begin = load_shape()[: 4 * DAY].copy(), 3 * DAY + 150
+    values[begin:] *= factor
+    trusted = {}
+    for origin, found in walk(values):
+        if origin >= begin - 3:
+            trusted[origin - begin] = found.trusted[0]
+            if 3 <= origin - begin < 12:
+                recent = values[origin - 3 : origin].mean()
+                assert found.bands[0, 0, 0] <= recent <= found.bands[0, 0, -1]
+                assert not found.trusted[0]
+                assert "shifted" in found.why[0] or "lay under" in found.why[0]
+    assert trusted[-3] and trusted[0]
 
 
-def test_noise_of_a_real_trace_is_no_shift() -> None:
-    values = load_shape()
-    assert all(forecast(values[:o], HOUR[:1]).trusted[0] for o in range(9 * DAY, len(values), 13))
+def test_a_young_history_is_not_trusted_and_says_how_young_it_is() -> None:
+    found = forecast(load_shape()[:100])
+    assert found.trusted == (False,)
+    assert found.why[0].startswith("young: ")
 
 
-def test_a_young_history_is_not_trusted() -> None:
-    assert forecast(load_shape()[: DAY + 100]).trusted == (False,)
-
-
-@pytest.mark.parametrize("late", [1, 3, 6, 12, 48, 300])
+@pytest.mark.parametrize("late", [1, 3, 12, 200])
 def test_a_series_whose_newest_slots_are_missing_is_forecast_from_what_it_last_was(late: int) -> None:
-    values, covered, count = load_shape(), 0, 0
-    for origin in range(10 * DAY, len(values), 47):
-        stale = values[:origin].copy()
-        stale[origin - late :] = np.nan
-        found = forecast(stale, HOUR[:1])
-        assert found.age_s[0] == late * STEP_S
-        assert found.trusted == (False,)
-        covered += bool(values[origin] <= found.bands[0, 0, NINE])
-        count += 1
-    assert covered / count >= 0.8
+    shape = load_shape()
+    # One row for each origin: the same trace, cut off at another time of the day.
+    origins = range(3 * DAY, 5 * DAY, 7)
+    rows = np.stack([shape[o - 3 * DAY : o] for o in origins])
+    rows[:, -late:] = np.nan
+    found = forecast(rows, HOUR[:1])
+    assert (found.age_s == late * STEP_S).all()
+    assert not any(found.trusted)
+    assert np.mean([shape[o] for o in origins] <= found.bands[:, 0, NINE]) >= 0.8
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None)
+@given(cut=st.integers(1, 400), seed=st.integers(0, 1000), factor=st.floats(0.0, 30.0))
+def test_what_comes_later_changes_no_forecast(cut: int, seed: int, factor: float) -> None:
+    random = np.random.default_rng(seed)
+    past = np.where(random.random(400) < 0.05, np.nan, 50.0 * random.random(400))
+    changed = past.copy()
+    changed[cut:] *= factor
+    one, other = (forecast(rows[:cut], HOUR[:3]).bands for rows in (past, changed))
+    assert np.array_equal(one, other, equal_nan=True)
+    walked = next(f.bands for o, f in walk(changed) if o == cut)
+    assert walked == pytest.approx(one, rel=1e-6, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_a_memory_that_does_not_fit_is_built_anew() -> None:
+    values = load_shape()[: 2 * DAY]
+    history = History(0.0, STEP_S, (("shop/w0", "*"),), values[None])
+    cold, memory = forecasting(history, ForecastMemory(), 0.0, HOUR[:2])
+    wider, memory = forecasting(history, memory, 0.0, HOUR[:3])
+    assert wider.bands.shape[1] == 3
+    again, memory = forecasting(history, memory, 0.0, HOUR[:2])
+    assert np.array_equal(again.bands, cold.bands)
+    earlier = History(0.0, STEP_S, history.keys, values[None, :-5])
+    back, _ = forecasting(earlier, memory, 0.0, HOUR[:2])
+    assert np.array_equal(back.bands, forecasting(earlier, ForecastMemory(), 0.0, HOUR[:2])[0].bands)
+
+
+@pytest.mark.slow
+def test_series_that_come_and_go_leave_the_others_as_they_are() -> None:
+    values = np.stack([load_shape()[: 2 * DAY], load_shape()[DAY : 3 * DAY], load_shape()[3 * DAY : 5 * DAY]])
+    names = [(f"shop/w{i}", "*") for i in range(3)]
+
+    def cycle(rows: list[int], slots: int, memory: ForecastMemory) -> tuple[Forecast, ForecastMemory]:
+        history = History(
+            (slots - 400) * STEP_S, STEP_S, tuple(names[r] for r in rows), values[rows, slots - 400 : slots]
+        )
+        return forecasting(history, memory, slots * STEP_S, HOUR[:3])
+
+    _, memory = cycle([0, 1], 400, ForecastMemory())
+    _, memory = cycle([2, 1, 0], 402, memory)
+    _, memory = cycle([2, 0], 403, memory)
+    last, _ = cycle([0, 2], 405, memory)
+    for row, name in enumerate([0, 2]):
+        alone, _ = cycle([name], 405, ForecastMemory())
+        assert last.keys[row] == names[name]
+        assert last.bands[row] == pytest.approx(alone.bands[0], rel=0.05)
 
 
 def test_the_quantile_over_the_lead_looks_at_the_horizon_that_covers_it() -> None:

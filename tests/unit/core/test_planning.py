@@ -246,7 +246,7 @@ def test_replicas_go_to_their_data_even_where_nobody_knows_the_origin() -> None:
     policy = replace(
         POLICY, strategy="DataLocality", weights=Weights(data=1.0), data={"ap-1": 1.0}, demand=DemandSpec()
     )
-    found = one(snapshot({"eu-1": 4, "us-1": 0, "ap-1": 0}, {"": 36.0}), {}, policy)
+    found = one(snapshot({"eu-1": 4, "us-1": 0, "ap-1": 0}, {"": 36.0}), {"": 36.0}, policy)
     assert kinds(found) == [("migrate", "closer-to-data", "eu-1", "ap-1")]
 
 

@@ -1,0 +1,177 @@
+"""The forecaster's engine: one slot of all series after the other, so that it can't look ahead.
+
+What it holds is a cache. Built anew from the history it goes through the same slots, and comes to the same answer but
+for what lies before the history's begin.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rebalancer.core.forecast import bands, cleaning, mixing, regression, seasons, smoothing, trust
+from rebalancer.core.forecast.grid import Grid, Ints, Tape, mean, median
+from rebalancer.core.model import Floats
+
+EXPERTS = ("naive", "mean of 7 days", "week ago", "regression", "regression (log)", "smoothing")
+FIRST_FIT_DAYS = 1.1
+OFFSET_RATIO = 0.05
+
+
+@dataclass(slots=True)
+class Engine:
+    """All that is known of some series.
+
+    Attributes:
+        phase: shape (S,), slot of the day in which a series is refit; from its key, so that refits spread over the day.
+        fitted: shape (S,), absolute slot of the last refit; -1 before the first.
+        last: shape (S,), root of the newest known value.
+        ahead: shape (reach + 1, 2, S), by slot: mean of seven days, and the value a week ago.
+        weights: shape (E, H, S), the newest.
+        point: shape (H, S), the newest forecast.
+        band: shape (H, Q, S), likewise.
+        refits: refits since the caller last emptied it, by outcome.
+    """
+
+    grid: Grid
+    tape: Tape
+    cleaner: cleaning.Cleaner
+    fit: regression.Regression
+    bank: smoothing.Smoothing
+    mix: mixing.Mixing
+    errors: bands.Bands
+    trust: trust.Trust
+    phase: Ints
+    fitted: Ints
+    last: Floats
+    ahead: Floats
+    weights: Floats
+    point: Floats
+    band: Floats
+    refits: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def blank(grid: Grid, keys: Sequence[str], first: int, size: int = 0) -> Engine:
+        """Returns an engine that has seen nothing; the first slot taken in will be `first + size`."""
+        series, horizons = len(keys), len(grid.ahead)
+        return Engine(
+            grid=grid,
+            tape=Tape.blank(grid, series, first, size),
+            cleaner=cleaning.Cleaner.blank(grid, series),
+            fit=regression.Regression.blank(grid, series),
+            bank=smoothing.Smoothing.blank(grid, series),
+            mix=mixing.Mixing.blank(grid, series, len(EXPERTS)),
+            errors=bands.Bands.blank(grid, series),
+            trust=trust.Trust.blank(grid, series),
+            phase=np.array([zlib.crc32(k.encode()) % grid.season for k in keys], dtype=np.int64),
+            fitted=np.full(series, -1, dtype=np.int64),
+            last=np.full(series, np.nan),
+            ahead=np.full((grid.reach + 1, 2, series), np.nan),
+            weights=np.zeros((len(EXPERTS), horizons, series)),
+            point=np.full((horizons, series), np.nan),
+            band=np.full((horizons, len(grid.probs), series), np.nan),
+        )
+
+    def fits(self, grid: Grid) -> bool:
+        """Says whether it works on a grid; how much history is kept may differ."""
+        return replace(grid, keep=self.grid.keep) == self.grid and grid.keep <= self.grid.keep
+
+    def revise(self, demand: Floats) -> None:
+        """Takes over samples that came late: levels and seasons see them, judgements stay as they were made.
+
+        Args:
+            demand: shape (S, T), what is now known of the newest T slots.
+        """
+        tape = self.tape
+        width = min(demand.shape[1], tape.size, tape.grid.season)
+        if not width:
+            return
+        lines = slice(tape.size - width, tape.size)
+        root = np.sqrt(demand[:, -width:].T).astype(np.float32)
+        fresh = ~((root == tape.raw[lines]) | (np.isnan(root) & np.isnan(tape.raw[lines])))
+        if not fresh.any():
+            return
+        for line in (tape.raw, tape.clean):
+            line[lines] = np.where(fresh, root, line[lines])
+        tape.seen[lines] = np.where(fresh, ~np.isnan(root), tape.seen[lines])
+
+    def step(self, demand: Floats) -> None:
+        """Takes the next slot in; `demand` of shape (S,), NaN where nothing was seen."""
+        grid, tape = self.grid, self.tape
+        root = np.sqrt(demand)
+        tape.make_room()
+        tape.size += 1
+        cleaning.step(self.cleaner, tape, root)
+        self._judge(root, demand)
+        rows = np.arange(len(demand))
+        column = np.array([tape.size - 1 + grid.reach])
+        found = seasons.profile(tape, column, rows, self.fit.offset)
+        regression.step(self.fit, tape, found)
+        self.ahead[(tape.slot + grid.reach) % len(self.ahead)] = found.days[0], found.week[0]
+        self._refit()
+        self._forecast(root, demand)
+
+    def _judge(self, root: Floats, demand: Floats) -> None:
+        """Holds earlier forecasts against what came."""
+        grid, slot = self.grid, self.tape.slot
+        mixing.judge(self.mix, grid, slot, demand)
+        which = trust.nearest(tuple(a * grid.step_s for a in grid.ahead), trust.SHIFT_S)
+        origin = (slot - grid.ahead[which]) % (grid.reach + 1)
+        residual = root - self.errors.points[origin, which]
+        edge = self.errors.edges[origin, which]
+        horizons = np.arange(len(grid.ahead))
+        origins = (slot - np.array(grid.ahead)) % (grid.reach + 1)
+        own = mean(np.abs(self.errors.points[origins, horizons] ** 2 - demand))
+        naive = mean(np.abs(self.mix.past[origins, 0, horizons] - demand))
+        # Within rounding of single precision nothing was missed.
+        own, naive = (np.where(e <= trust.ROUNDING * demand, 0.0, e) for e in (own, naive))
+        trust.judge(self.trust, grid, slot, residual, edge, root, (own, naive))
+        bands.judge(self.errors, grid, slot, root)
+        every = grid.slots(bands.REFRESH_S)
+        bands.refresh(self.errors, grid, np.flatnonzero(self.phase % every == slot % every))
+
+    def _refit(self) -> None:
+        """Fits those whose hour has come."""
+        grid, tape = self.grid, self.tape
+        due = (tape.slot % grid.season == self.phase) | (self.fitted < 0)
+        due &= self.errors.samples >= FIRST_FIT_DAYS * grid.season
+        rows = np.flatnonzero(due)
+        if not len(rows):
+            return
+        self._offsets(rows)
+        fine = regression.refit(self.fit, tape, rows)
+        self.fitted[rows] = tape.slot
+        done, seen = int(fine.sum()), self.refits
+        self.refits = {"done": seen.get("done", 0) + done, "too-few": seen.get("too-few", 0) + len(rows) - done}
+
+    def _offsets(self, rows: Ints) -> None:
+        """Sets the logarithm's offset, once for each series."""
+        fresh = rows[np.isnan(self.fit.offset[rows])]
+        if not len(fresh):
+            return
+        seen = self.tape.raw[: self.tape.size, fresh].astype(np.float64) ** 2
+        usual = median(np.where(seen > 0, seen, np.nan))
+        self.fit.offset[fresh] = np.where(usual > 0, OFFSET_RATIO * usual, OFFSET_RATIO) + 1e-9
+
+    def _forecast(self, root: Floats, demand: Floats) -> None:
+        """Asks the experts, mixes them and draws the bands."""
+        grid, tape = self.grid, self.tape
+        slots = (tape.slot + np.array(grid.ahead)) % len(self.ahead)
+        cleaned = tape.clean[tape.size - 1].astype(np.float64)
+        self.last = np.where(np.isnan(root), self.last, root)
+        spar = smoothing.step(self.bank, tape, root, cleaned)
+        experts = np.stack([
+            np.broadcast_to(self.last**2, self.point.shape),
+            self.ahead[slots, 0],
+            self.ahead[slots, 1],
+            *regression.forecast(self.fit, tape),
+            spar,
+        ])  # fmt: skip
+        self.mix.past[tape.slot % len(self.mix.past)] = experts
+        self.weights = mixing.weights(self.mix, grid, experts, self.trust.shifted)
+        mixed = (self.weights * np.where(np.isnan(experts), 0.0, experts)).sum(axis=0)
+        self.point = np.where(np.isnan(experts).all(axis=0), np.nan, mixed)
+        self.band = bands.draw(self.errors, grid, tape.slot, self.point)

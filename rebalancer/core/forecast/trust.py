@@ -1,0 +1,141 @@
+"""Whether a forecast may be planned on, and why not: shifts of level, coverage, skill and age, per series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rebalancer.core.forecast.grid import Grid, Ints, Singles, mean
+from rebalancer.core.model import Bools, Floats
+
+SHIFT_S = 900.0
+"""The horizon whose band says that the level moved."""
+SHIFT_WINDOW, SHIFT_MISSES = 6, 3
+SHIFT_RATIO = 0.02
+"""A value outside of the band by less (on the square-root scale; 4 % of demand) is no shift: the band of a service that
+hardly varies is thinner than that, and the target's slack takes it."""
+ROUNDING = 1e-6
+COVERED = 0.95
+MIN_COVERAGE = 0.90
+MIN_OUTCOME_DAYS = 0.5
+MAX_AGE_SLOTS = 2.0
+MAX_ERROR = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What is thought of each series' forecast.
+
+    Attributes:
+        trusted: shape (S,).
+        why: per series, one sentence.
+        coverage: shape (S,), share of the last day's outcomes under the 95 % quantile; NaN without outcomes.
+        error: shape (S,), absolute error of the last day relative to the naive forecast's; NaN without outcomes.
+    """
+
+    trusted: Bools
+    why: tuple[str, ...]
+    coverage: Floats
+    error: Floats
+
+
+@dataclass(slots=True)
+class Trust:
+    """Outcomes of the last day.
+
+    Attributes:
+        sides: shape (SHIFT_WINDOW, S), by slot: 1 above the band, -1 below, 0 inside or unknown.
+        shifted: shape (S,), from three misses of six on one side until six hits in a row.
+        covered: shape (season, S), 1 where the outcome lay under the 95 % quantile; NaN where there was none.
+        missed, naive: shape (season, S), absolute errors, mean over horizons; NaN where there was no outcome.
+    """
+
+    sides: Singles
+    shifted: Bools
+    covered: Singles
+    missed: Singles
+    naive: Singles
+
+    @staticmethod
+    def blank(grid: Grid, series: int) -> Trust:
+        """Returns one without experience."""
+        nothing = np.full((grid.season, series), np.nan, dtype=np.float32)
+        no = np.zeros(series, dtype=bool)
+        sides = np.zeros((SHIFT_WINDOW, series), dtype=np.float32)
+        return Trust(sides, no, nothing, nothing.copy(), nothing.copy())
+
+
+def judge(
+    trust: Trust, grid: Grid, slot: int, residual: Floats, edge: Floats, root: Floats, errors: tuple[Floats, Floats]
+) -> None:
+    """Takes the newest outcomes in.
+
+    Args:
+        trust: is brought up to date.
+        grid: slots.
+        slot: the newest.
+        residual: shape (S,), root of the value less root of the forecast, at the horizon of a shift.
+        edge: shape (Q, S), the residual quantiles it was given.
+        root: shape (S,), square root of the value.
+        errors: the forecast's and the naive one's, shape (S,), mean over horizons.
+    """
+    low, high = edge[0], edge[nearest(grid.probs, COVERED)]
+    known = ~np.isnan(residual) & ~np.isnan(high)
+    slack = SHIFT_RATIO * root
+    with np.errstate(invalid="ignore"):
+        side = np.where(known, 1.0 * (residual > high + slack) - 1.0 * (residual < low - slack), 0.0)
+        under = residual <= high + ROUNDING * root + 1e-9
+    trust.sides[slot % SHIFT_WINDOW] = side
+    begun = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0)) >= SHIFT_MISSES
+    over = (trust.sides == 0).all(axis=0)
+    trust.shifted = (trust.shifted | begun) & ~over
+    place = slot % grid.season
+    trust.covered[place] = np.where(known, under, np.nan)
+    trust.missed[place], trust.naive[place] = errors
+
+
+def nearest(values: tuple[float, ...], wanted: float) -> int:
+    """Returns the place of the value nearest to the wanted one."""
+    return int(np.argmin(np.abs(np.array(values) - wanted)))
+
+
+def verdicts(trust: Trust, grid: Grid, age_s: Floats, outcomes: Ints, late: Ints) -> Verdicts:
+    """Says of each series whether its forecast may be planned on.
+
+    Args:
+        trust: outcomes of the last day.
+        grid: slots.
+        age_s: shape (S,), age of the newest sample; NaN if none.
+        outcomes: shape (S,), of the first horizon, ever.
+        late: shape (S,), slots since the newest value.
+    """
+    coverage = mean(trust.covered.astype(np.float64))
+    own, naive = mean(trust.missed.astype(np.float64)), mean(trust.naive.astype(np.float64))
+    error = np.where(naive > 0, own / np.where(naive > 0, naive, 1.0), np.where(own > 1e-9, np.inf, 1.0))
+    error = np.where(np.isnan(own), np.nan, error)
+    found = [
+        _why(grid, *one)
+        for one in zip(age_s, late, outcomes, trust.shifted, coverage, error, strict=True)
+    ]  # fmt: skip
+    return Verdicts(np.array([t for t, _ in found], dtype=bool), tuple(w for _, w in found), coverage, error)
+
+
+def _why(
+    grid: Grid, age_s: float, late: int, outcomes: int, shifted: bool, coverage: float, error: float
+) -> tuple[bool, str]:
+    """Returns (trusted, one sentence); the first thing that stands against it."""
+    if np.isnan(age_s):
+        return False, "no sample yet"
+    if late > 0 or age_s >= MAX_AGE_SLOTS * grid.step_s:
+        return False, f"the newest sample is {age_s:.0f} s old"
+    needed = int(MIN_OUTCOME_DAYS * grid.season)
+    if outcomes < needed:
+        return False, f"young: {outcomes} of {needed} forecasts could be judged so far"
+    if shifted:
+        return False, "the level has just shifted"
+    if coverage < MIN_COVERAGE:
+        return False, f"only {coverage:.0%} of the last day lay under the 95 % quantile"
+    if error > MAX_ERROR:
+        return False, f"its error of the last day is {error:.2f} of the naive forecast's"
+    return True, f"{coverage:.0%} of the last day under the 95 % quantile, error {error:.2f} of the naive forecast's"
