@@ -290,6 +290,10 @@ def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> 
                 room[kind, cluster] = len(program.row_lower), scale
                 program.row(-math.inf, max(0.0, of[cluster]) / scale, [(c, v / scale) for c, v in terms])
     values, gap, cost, bound = program.solve()
+    for item in items:
+        # What room is worth shows where the lack of room does not hide behind how many fit.
+        for cluster in item.roomless - item.frozen - item.leave:
+            program.upper[at[item.workload].new[cluster]] = total_of(item)
     duals = program.duals() if room else []
     price = {key: max(0.0, -duals[row]) / scale for key, (row, scale) in room.items()}
     shadow = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rebalancer.core.placement.compiled import F64, I64, Near
-from rebalancer.core.placement.nearby import jobs_of, near_of, sites_of
+from rebalancer.core.placement.nearby import beyond_of, jobs_of, near_of, sites_of
 from rebalancer.core.placement.passes import lower_bound, place_pass, price_pass, push_in, regrets, values
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Ints, Problem, Small
 
@@ -304,8 +304,8 @@ def bound(problem: Problem, near: Near, price: Floats, *, whole: bool = False) -
     """
     use, least = np.zeros(price.shape), np.zeros(problem.size)
     lower_bound(
-        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole, use,
-        least,
+        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole,
+        beyond_of(problem, near, price), use, least,
     )  # fmt: skip
     return dual_value(problem, price, least), least, use
 
@@ -336,6 +336,7 @@ def solve_all(
         seed: decides the order in which workloads are looked at; the same seed gives the same plan.
         dual: whether prices are iterated first; not needed when few workloads changed.
     """
+    problem = problem.tidy()
     if price is None or dual:
         price, near = iterate_prices(problem, price, seed)
     else:
