@@ -27,7 +27,7 @@ KM_PER_MS = 70.0
 
 def _globe(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, Floats]:
     """(region of each cluster, round trip in ms from each region to each cluster)."""
-    regions = max(4, clusters // 3)
+    regions = min(clusters, max(4, clusters // 3))
     spot = rng.normal(size=(regions, 3))
     spot /= np.linalg.norm(spot, axis=1, keepdims=True)
     region = np.concatenate([np.arange(regions), rng.integers(0, regions, clusters - regions)])

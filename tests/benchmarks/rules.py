@@ -35,6 +35,13 @@ def cost_of(problem: Problem, plan: Small) -> float:
     return float(value.sum() + prices.constant(problem).sum())
 
 
+def _placed_part(problem: Problem, plan: Small) -> Problem:
+    """The fleet without what has no place: penalties for it would say more of the penalty than of the rule."""
+    placed = plan.sum(axis=1).astype(np.int64)
+    scale = np.minimum(1.0, placed / np.maximum(problem.demand.sum(axis=1), 1e-9))
+    return replace(problem, replicas=placed, demand=problem.demand * scale[:, None])
+
+
 def _with(problem: Problem, add: Small) -> Problem:
     return replace(problem, add=add)
 
@@ -112,8 +119,7 @@ class Peers:
         for rule in self.RULES:
             plan = place(fleet, rule)
             lost = np.maximum(0, fleet.replicas - plan.sum(axis=1))
-            # Without the penalty of what has no place: it would say more of the penalty than of the rule.
-            value = cost_of(fleet, plan) - float((fleet.unplaced * lost).sum())
+            value = cost_of(_placed_part(fleet, plan), plan)
             self.gaps.setdefault((rule, when), []).append(100 * (value / bound - 1))
             self.missing[rule, when] = self.missing.get((rule, when), 0) + int(lost.sum())
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rebalancer.core.placement import Item, compile_kernels, solve
@@ -82,6 +82,8 @@ def test_what_must_hold_holds_in_a_fleet_that_stands_anyhow(seed: int, clusters:
 def test_one_workload_is_placed_as_highs_places_it(seed: int, clusters: int) -> None:
     fleet = make((clusters, 1), seed, use=0.2)
     found, exact = solve_all(fleet, seed=seed), audit(fleet, whole=True, gap=1e-9)
+    # Where not everything has a place, HiGHS may trade spread for replicas several at a time.
+    assume(round(exact.plan.sum()) == fleet.replicas.sum())
     assert float(found.cost.sum()) == pytest.approx(exact.value, abs=1e-5 * max(1.0, exact.value))
 
 
