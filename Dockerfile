@@ -19,6 +19,10 @@ CMD ["--config", "/etc/rebalancer-probe/probe.yaml"]
 FROM python:3.12-slim AS controller
 RUN --mount=type=bind,from=source,source=/src,target=/src,rw \
     pip install --no-cache-dir --disable-pip-version-check -c /src/requirements.lock "/src[controller]"
+# The placement kernels are compiled here, for any CPU of the image's kind, so that the first large plan does not wait.
+ENV NUMBA_CACHE_DIR=/var/cache/fleet-rebalancer NUMBA_CPU_NAME=generic
+RUN python -c "from rebalancer.core.placement import compile_kernels; compile_kernels()" \
+    && chown -R 65532:65532 /var/cache/fleet-rebalancer
 USER 65532:65532
 EXPOSE 8085/tcp
 ENTRYPOINT ["rebalancer"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rebalancer.core.model import Plan, Refusal, Sight, WorkloadPlan
+from rebalancer.core.model import Action, Plan, Refusal, Sight, WorkloadPlan
 from rebalancer.core.reasons import REASONS, words
 
 
@@ -75,6 +76,20 @@ def _placements(plan: Plan) -> Table:
     return table
 
 
+def certainty(plan: Plan) -> list[str]:
+    """How good the target surely is, and where another node would help most; nothing where it is unknown."""
+    lines = []
+    if math.isfinite(plan.gap_ratio):
+        lines.append(
+            f"The target costs at most {100 * max(0.0, plan.gap_ratio):.2g} % more than the best there could be."
+        )
+    worth = sorted(((s.cpu_core, c) for c, s in plan.shadow.items() if s.cpu_core > 1e-6), reverse=True)
+    if worth:
+        told = ", ".join(f"{c} ({dollars:.3g} $/h per core)" for dollars, c in worth[:3])
+        lines.append(f"Another node would help most in {told}.")
+    return lines
+
+
 def render(plan: Plan, errors: tuple[str, ...] = (), *, acting: bool = False) -> RenderableType:
     """Returns the plan for a terminal.
 
@@ -115,6 +130,7 @@ def render(plan: Plan, errors: tuple[str, ...] = (), *, acting: bool = False) ->
             # As Text, because what others wrote may look like rich's markup.
             table.add_row(*map(Text, (workload, reason, cluster, f"{detail} (x{count})" if count > 1 else detail)))
         parts.append(table)
+    parts += [Text(line) for line in certainty(plan)]
     parts.append(Text(summary(plan), "bold"))
     return Group(*parts)
 
@@ -132,7 +148,8 @@ def as_json(plan: Plan, errors: tuple[str, ...] = ()) -> str:
         "workloads": {w: _workload(item) for w, item in plan.workloads.items()},
         "actions": [
             {"kind": a.kind, "workload": a.workload, "reason": a.reason, "explanation": a.explanation,
-             "source": a.source, "target": a.target, "replicas": a.replicas, "gainDollarsPerHour": _null(a.gain)}
+             "source": a.source, "target": a.target, "replicas": a.replicas, "gainDollarsPerHour": _null(a.gain),
+             "forced": a.forced, "why": _why(a)}
             for a in plan.actions
         ],
         "refusals": [
@@ -140,9 +157,28 @@ def as_json(plan: Plan, errors: tuple[str, ...] = ()) -> str:
              "nextStep": REASONS[r.reason].next_step}
             for r in plan.refusals
         ],
+        "refusalCounts": dict(sorted(Counter(r.reason for r in plan.refusals).items())),
+        "shadowDollarsPerHour": {
+            c: {"cpuCore": s.cpu_core, "memoryGib": s.memory_gib, "addition": s.addition}
+            for c, s in plan.shadow.items()
+        },
         "errors": list(errors),
     }  # fmt: skip
     return json.dumps(body, indent=2, sort_keys=True, allow_nan=False)
+
+
+def _why(action: Action) -> dict[str, Any] | None:
+    if action.why is None:
+        return None
+    return {
+        "terms": {k: _null(v) for k, v in action.why.terms.items()},
+        "binding": action.why.binding,
+        "room": _null(action.why.room),
+        "alternatives": [
+            {"cluster": a.cluster, "gainDollarsPerHour": _null(a.gain), "reason": a.reason}
+            for a in action.why.alternatives
+        ],
+    }
 
 
 def _null(value: float) -> float | None:
@@ -184,11 +220,41 @@ def explain(plan: Plan, workload: str) -> list[str]:
     for action in (a for a in plan.actions if a.workload == workload):
         lines.append(f"does: {action.kind} {action.explanation}")
         lines.append(f"  because {action.reason}: {words(action.reason)}")
+        lines += _reasons(action)
     for (_, reason, cluster, detail), count in _grouped(tuple(refusals)).items():
         where = f" in {cluster}" if cluster else ""
         times = f" (x{count})" if count > 1 else ""
         lines.append(f"does not{where}: {reason}" + (f" ({detail})" if detail else "") + times)
         lines.append(f"  {words(reason)}")
+    return lines
+
+
+WHY_NOT = {
+    "gains-less": "gains less",
+    "room-wanted": "others pay more for its room",
+    "target-in-steps": "the plan goes there later",
+}
+BINDING = {
+    "move-budget": "the hourly move budget",
+    "drift-step": "one step of a drift at a time",
+    "room": "the room there",
+    "target-reached": "nothing: the target is reached with it",
+}
+
+
+def _reasons(action: Action) -> list[str]:
+    """The gain in its parts, what bounds the action, and where else the replicas could have gone."""
+    if action.why is None:
+        return []
+    parts = ", ".join(f"{k} {v:+.4f}" for k, v in action.why.terms.items() if abs(v) > 5e-5)
+    name = f"forced ({action.reason}), worth" if action.forced else "worth"
+    lines = [f"  {name} {action.gain:+.4f} $/h: {parts or 'nothing'}"]
+    if action.why.room > 1e-6:
+        lines.append(f"  the room it takes is worth {action.why.room:.4f} $/h to others")
+    lines.append(f"  bounded by {BINDING.get(action.why.binding, 'nothing')}")
+    for other in action.why.alternatives:
+        why = WHY_NOT.get(other.reason, other.reason)
+        lines.append(f"  instead {other.cluster}: {other.gain:+.4f} $/h; not chosen: {why}")
     return lines
 
 

@@ -187,6 +187,7 @@ class Service:
                 log.error("cycle failed: %s", error)
                 return
             self._last_s = world.clock.now()
+            world.kernels.look(report)
             measures.of_cycle(self._exporter, report, world.policies())
             self._tell(world, report)
 
@@ -198,6 +199,7 @@ class Service:
 
     def _tell(self, world: LiveWorld, report: CycleReport) -> None:
         self._changed("journal", world.journal.error)
+        self._changed("placement", world.kernels.problem)
         if self._lease is not None:
             waits = "" if self._leading() else self._lease.problem or "another controller holds it"
             self._changed("lease", waits)

@@ -42,6 +42,7 @@ from rebalancer.cycle import Cycle, CycleReport, CycleSettings, Memory, Ports
 from rebalancer.errors import ConfigError, RebalancerError
 from rebalancer.ports import DemandWindow, Outcome, RolloutStore
 from rebalancer.rollouts import MemoryStore, Rollouts, TickReport
+from rebalancer.worlds.kernels import Kernels
 
 ASK_S = 10.0
 RECORD_CALLS = 40
@@ -149,6 +150,7 @@ class LiveWorld:
         ports = Ports(self.clock, self.telemetry, self.actuator, self.journal, self.notifier, may_act)
         memory = Memory(plan=PlanMemory(clocks=clocks))
         self.cycle = Cycle(ports, sorted(config.clusters), settings_of(live.spec), memory)
+        self.kernels = Kernels(self.cycle)
         self._owned: frozenset[str] = frozenset()
         self._ticked = False
         self.on_hub: frozenset[tuple[str, str]] = frozenset()
@@ -278,6 +280,7 @@ class LiveWorld:
 
     async def close(self) -> None:
         """Closes everything, in the order of use."""
+        await self.kernels.close()
         await self.rollouts.close()
         self._members.close()
         if self._hub_rollouts is not None:

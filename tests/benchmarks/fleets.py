@@ -27,7 +27,7 @@ KM_PER_MS = 70.0
 
 def _globe(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, Floats]:
     """(region of each cluster, round trip in ms from each region to each cluster)."""
-    regions = max(4, clusters // 3)
+    regions = min(clusters, max(4, clusters // 3))
     spot = rng.normal(size=(regions, 3))
     spot /= np.linalg.norm(spot, axis=1, keepdims=True)
     region = np.concatenate([np.arange(regions), rng.integers(0, regions, clusters - regions)])
@@ -35,15 +35,18 @@ def _globe(rng: np.random.Generator, clusters: int) -> tuple[np.ndarray, Floats]
     return region, 6371.0 * angle / KM_PER_MS + rng.uniform(0.5, 2.0, (regions, clusters))
 
 
-def make(size: str, seed: int, use: float = 0.85) -> Problem:
+EVENTS = ("shift", "outage", "price", "noise", "some")
+
+
+def make(size: str | tuple[int, int], seed: int, use: float = 0.85) -> Problem:
     """Makes a fleet without replicas.
 
     Args:
-        size: key of SIZES.
+        size: key of SIZES, or (clusters, workloads).
         seed: of the generator.
         use: share of the fleet's cores that all replicas together ask for.
     """
-    clusters, workloads = SIZES[size]
+    clusters, workloads = SIZES[size] if isinstance(size, str) else size
     rng = np.random.default_rng([seed, clusters, workloads])
     region, distance = _globe(rng, clusters)
     replicas = np.clip(np.round(rng.lognormal(1.5, 0.9, workloads)), 1, 200).astype(np.int64)

@@ -7,12 +7,15 @@ All values are immutable. Times are Unix seconds, CPU is in cores, memory in byt
 from rebalancer.core.model.plan import (
     Action,
     ActionKind,
+    Alternative,
     EndIntent,
     Plan,
     PutIntent,
     Refusal,
     SetReplicas,
+    Shadow,
     Step,
+    Why,
     WorkloadPlan,
 )
 from rebalancer.core.model.seen import (
@@ -46,6 +49,7 @@ __all__ = [
     "TOTAL",
     "Action",
     "ActionKind",
+    "Alternative",
     "Bools",
     "Cluster",
     "ClusterState",
@@ -67,6 +71,7 @@ __all__ = [
     "PutIntent",
     "Refusal",
     "SetReplicas",
+    "Shadow",
     "Sight",
     "Snapshot",
     "Step",
@@ -74,6 +79,7 @@ __all__ = [
     "Toleration",
     "Unknown",
     "View",
+    "Why",
     "Window",
     "WorkloadPlan",
 ]

@@ -40,6 +40,53 @@ ActionKind = Literal["scale", "migrate", "drift"]
 
 
 @dataclass(frozen=True, slots=True)
+class Shadow:
+    """What room of a cluster is worth: the fall of the plan's cost, $/h, for one more unit of it; each at least 0.
+
+    Attributes:
+        cpu_core: $/h per free core more.
+        memory_gib: $/h per free GiB more.
+        addition: $/h per replica more that may be added in a cycle.
+    """
+
+    cpu_core: float = 0.0
+    memory_gib: float = 0.0
+    addition: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another target of a move.
+
+    Attributes:
+        gain: what the move would be worth with it, $/h.
+        reason: why not: an id in core.reasons, or gains-less, room-wanted (others pay more for its room) or
+            target-in-steps (the plan goes there later).
+    """
+
+    cluster: str
+    gain: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a move, by exact evaluation of its workload.
+
+    Attributes:
+        terms: $/h saved by term, with what moving costs; they sum to the action's gain.
+        binding: what bounds it: move-budget, drift-step, room, target-reached.
+        room: what others would pay for the room that it takes, $/h.
+        alternatives: the next best targets, best first.
+    """
+
+    terms: Mapping[str, float]
+    binding: str
+    room: float
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One thing to do for one workload; its steps are carried out in order and stop at the first failure.
 
@@ -47,6 +94,7 @@ class Action:
         reason: id in core.reasons.
         explanation: the reason with its numbers, one line.
         gain: what it is worth per hour in the objective's units; NaN if it is not optional.
+        why: the gain in its parts; None for what demand or a move in flight asks for.
     """
 
     kind: ActionKind
@@ -58,6 +106,12 @@ class Action:
     source: str = ""
     target: str = ""
     replicas: int = 0
+    why: Why | None = None
+
+    @property
+    def forced(self) -> bool:
+        """Whether it is done although it gains nothing: `reason` says for what."""
+        return not self.gain > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +167,12 @@ class WorkloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Ordered actions, refusals, and the picture behind them."""
+    """Ordered actions, refusals, and the picture behind them.
+
+    Attributes:
+        gap_ratio: how far the target costs more than the proven bound at most; NaN if unknown.
+        shadow: cluster -> what its room is worth; empty if unknown.
+    """
 
     id: str
     at_s: float
@@ -124,3 +183,4 @@ class Plan:
     sight: Mapping[str, Sight]
     taints: Mapping[str, tuple[Taint, ...]]
     gap_ratio: float = float("nan")
+    shadow: Mapping[str, Shadow] = field(default_factory=dict)

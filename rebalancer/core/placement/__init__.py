@@ -5,7 +5,7 @@ fleet as arrays, `prices` solves it with the kernels of `passes`, `whole`, `flow
 HiGHS; `fleet` is the door to both.
 """
 
-from rebalancer.core.placement.exact import evaluate
+from rebalancer.core.placement.exact import SMALL_FLEET, evaluate
 from rebalancer.core.placement.fleet import Warm, compile_kernels, solve
 from rebalancer.core.placement.items import (
     AMORTISATION_H,
@@ -29,6 +29,7 @@ __all__ = [
     "MOVE_DOLLARS",
     "REMOVE_DOLLARS",
     "SHORTFALL_DOLLARS",
+    "SMALL_FLEET",
     "SPREAD_DOLLARS",
     "UNPLACED_DOLLARS",
     "UNSERVED_DOLLARS",

@@ -25,8 +25,12 @@ EPS = 1e-9
 
 
 def compiled(function: _F) -> _F:
-    """Compiles a kernel at its first call; the machine code is kept beside the source for the next process."""
-    return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    """Compiles a kernel at its first call; the machine code is kept for the next process where there is a place."""
+    try:
+        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # Neither NUMBA_CACHE_DIR, nor the package's own directory, nor the user's cache can be written.
+        return cast(_F, numba.njit(nogil=True)(function))
 
 
 class Jobs(NamedTuple):

@@ -40,6 +40,8 @@ from rebalancer.core.placement.items import (
 )
 
 MAX_NODES = 5000
+FEW, EXACT_GAP, CLOSE_GAP = 10, 1e-7, 5e-4
+"""Up to so many workloads the optimum is proved; of more, HiGHS would spend most of its time on the last hundredths."""
 SMALL_FLEET = 100
 """So many workloads are solved in one exact program; more in batches by priority, each exact in what is left."""
 
@@ -47,8 +49,9 @@ SMALL_FLEET = 100
 class _Program:
     """Collects columns and rows for HiGHS."""
 
-    def __init__(self) -> None:
-        """Starts empty."""
+    def __init__(self, gap: float) -> None:
+        """Starts empty; the search for whole replicas ends within `gap` of the bound."""
+        self.gap = gap
         self.cost: list[float] = []
         self.lower: list[float] = []
         self.upper: list[float] = []
@@ -96,7 +99,7 @@ class _Program:
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("random_seed", 0)
         solver.setOptionValue("mip_max_nodes", MAX_NODES)
-        solver.setOptionValue("mip_rel_gap", 1e-7)
+        solver.setOptionValue("mip_rel_gap", self.gap)
         solver.passModel(lp)
         solver.run()
         return solver
@@ -274,7 +277,7 @@ def solve_exactly(
 
 
 def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> Solution:
-    program = _Program()
+    program = _Program(EXACT_GAP if len(items) <= FEW else CLOSE_GAP)
     at = {}
     for item in items:
         at[item.workload] = _columns(program, item)
@@ -290,6 +293,10 @@ def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> 
                 room[kind, cluster] = len(program.row_lower), scale
                 program.row(-math.inf, max(0.0, of[cluster]) / scale, [(c, v / scale) for c, v in terms])
     values, gap, cost, bound = program.solve()
+    for item in items:
+        # What room is worth shows where the lack of room does not hide behind how many fit.
+        for cluster in item.roomless - item.frozen - item.leave:
+            program.upper[at[item.workload].new[cluster]] = total_of(item)
     duals = program.duals() if room else []
     price = {key: max(0.0, -duals[row]) / scale for key, (row, scale) in room.items()}
     shadow = {

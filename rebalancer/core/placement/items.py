@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from rebalancer.core.model import Shadow as Shadow
+
 LATENCY_DOLLARS = 0.001
 """What one millisecond costs per replica equivalent and hour at weight 1: 100 ms weigh as much as about two cores."""
 MOVE_DOLLARS = 0.02
@@ -39,6 +41,7 @@ class Item:
         memory: bytes per replica.
         regions: cluster -> region.
         spot: clusters that may vanish.
+        roomless: clusters that would take more new replicas than `add_max` if they had room.
         gang: fewest replicas that may start, all in one cluster; 0 is no gang.
     """
 
@@ -65,6 +68,7 @@ class Item:
     spot_max_share: float = 1.0
     spread_weight: float = 0.0
     max_exchanges: int | None = None
+    roomless: frozenset[str] = frozenset()
     gang: int = 0
 
 
@@ -83,21 +87,6 @@ class Placed:
     traffic: Mapping[tuple[str, str], float]
     unplaced: int
     unserved: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shadow:
-    """What room is worth: the objective's fall, $/h, for one more unit of it; all at least 0.
-
-    Attributes:
-        cpu_core: $/h per free core more.
-        memory_gib: $/h per free GiB more.
-        addition: $/h per replica more that may be added in a cycle.
-    """
-
-    cpu_core: float = 0.0
-    memory_gib: float = 0.0
-    addition: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

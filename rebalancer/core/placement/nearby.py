@@ -1,4 +1,4 @@
-"""Which clusters a workload chooses from: all where they are few, else those where it stands and the best at prices."""
+"""Which clusters a workload chooses from: those where it stands, and the best at the prices of room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import numpy as np
 from rebalancer.core.placement.compiled import B1, BIG, F32, F64, I32, I64, Jobs, Near, Sites, compiled
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, Problem
 
-CHOICES = 16
+CHOICES = 10
+"""Beside those with replicas; 16 of 20 clusters took twice the time and came out no cheaper (bench-placement)."""
 
 
 @compiled
@@ -98,6 +99,43 @@ def fill(
                 near_serve[e, o] = beside + reach[w] * distance[origin[w, o], c] if demand[w, o] > 0 else 0.0
 
 
+@compiled
+def beyond(
+    first: I64, cluster: I32, add: I32, run: F32, demand: F64, origin: I64, distance: F64, reach: F64, row: I64,
+    site: F64, weight: F64, cpu: F64, memory: F64, start: F64, price: F64, out: F64,
+) -> None:  # fmt: skip
+    """The least $/h of a new replica equivalent in any cluster that is not listed, into `out` (W, O + 1).
+
+    The last column is for an idle one; BIG where every usable cluster is listed.
+    """
+    clusters, origins = add.shape[1], demand.shape[1]
+    listed = np.empty(clusters, np.bool_)
+    for w in range(out.shape[0]):
+        listed[:] = False
+        for e in range(first[w], first[w + 1]):
+            listed[cluster[e]] = True
+        out[w, :] = BIG
+        for c in range(clusters):
+            if listed[c] or add[w, c] <= 0:
+                continue
+            cost = run[w, c] + start[w] + price[0, c] * cpu[w] + price[1, c] * memory[w] + price[2, c]
+            out[w, origins] = min(out[w, origins], cost)
+            cost += serve(w, -1, c, origin, distance, reach, row, site, weight)
+            for o in range(origins):
+                out[w, o] = min(out[w, o], cost + reach[w] * distance[origin[w, o], c])
+
+
+def beyond_of(problem: Problem, near: Near, price: F64) -> F64:
+    """(W, O + 1) as `beyond` fills it."""
+    p = problem
+    out = np.empty((p.size, p.demand.shape[1] + 1))
+    beyond(
+        near.first, near.cluster, p.add, p.run, p.demand, p.origin, p.distance, p.reach, p.site_row, p.site,
+        p.site_weight, p.cpu, p.memory, p.start, price, out,
+    )  # fmt: skip
+    return out
+
+
 def jobs_of(problem: Problem) -> Jobs:
     """The workloads as the kernels see them."""
     p = problem
@@ -118,11 +156,10 @@ def near_of(problem: Problem, price: F64, most: int = CHOICES) -> Near:
     Args:
         problem: the fleet.
         price: (3, C).
-        most: how many beside those with replicas; fleets of a few clusters more are not cut down.
+        most: how many, those with replicas included where they are fewer.
     """
     p = problem
-    clusters = len(p.region)
-    first = count(p.now, p.add, p.state, clusters if clusters <= most + 4 else most)
+    first = count(p.now, p.add, p.state, most)
     cluster = np.empty(first[-1], np.int32)
     choose(
         first, p.now, p.add, p.state, p.run, p.demand, p.origin, p.distance, p.reach, p.site_row, p.site,

@@ -319,9 +319,31 @@ def regrets(jobs: Jobs, near: Near, price: F64, left: F64, leaving: float, x: I6
 
 
 @compiled
+def _elsewhere(w: int, k: int, n: int, jobs: Jobs, beyond: F64, s: Scratch) -> float:
+    """The relaxed plan with one more column: all clusters that are not listed, as cheap as the cheapest of them."""
+    total = jobs.replicas[w]
+    s.stay[k], s.low[k], s.add[k], s.high[k], s.stay_price[k], s.new_price[k] = 0.0, 0.0, total, total, 0.0, 0.0
+    alone = 0.0
+    for r in range(n):
+        s.serve[r, k] = beyond[w, r]
+        alone += s.demand[r] * beyond[w, r]
+    if jobs.gang[w] > 0:
+        return alone
+    tighten(k, total, s)
+    cost = relaxed(k + 1, n, s)
+    for j in range(k - 1):
+        s.high[j] = s.best[j]
+    if cost > 0.9 * SHORTFALL_DOLLARS:
+        # Spread is asked for, not enforced: a plan that misses it pays for it and is not bound by it.
+        cost = min(cost, SHORTFALL_DOLLARS + relaxed(k + 1, n, s))
+    return cost
+
+
+@compiled
 def lower_bound(
-    jobs: Jobs, near: Near, sites: Sites, price: F64, capacity: F64, leaving: float, whole: bool, use: F64, least: F64
-) -> None:
+    jobs: Jobs, near: Near, sites: Sites, price: F64, capacity: F64, leaving: float, whole: bool, beyond: F64, use: F64,
+    least: F64,
+) -> None:  # fmt: skip
     """Each workload's least cost at the prices, room being no bound: their sum less price x capacity is a lower bound.
 
     Args:
@@ -331,24 +353,25 @@ def lower_bound(
         price: (3, C), at least 0.
         capacity: (3, C).
         leaving: see `load`.
-        whole: whole replicas (a tested, stronger bound) instead of fractional ones (a certified one).
-        use: (3, C), out: what the plans use.
+        whole: whole replicas on the listed clusters (a stronger bound, tested, not proved) instead of fractional ones
+            on all clusters (a proved one).
+        beyond: (W, O + 1) what clusters that are not listed cost at least.
+        use: (3, C), out: what the plans use of the listed clusters.
         least: (W,), out: $/h.
     """
-    s = scratch(widest(near), jobs.demand.shape[1], sites.region.shape[0])
+    s = scratch(widest(near) + 1, jobs.demand.shape[1], sites.region.shape[0])
     everything = np.full(capacity.shape, BIG)
     use[:] = 0.0
     for w in range(least.shape[0]):
         k, n = load(w, jobs, near, sites, price, everything, leaving, s)
         if jobs.gang[w] > 0:
             least[w] = gang(k, n, jobs.replicas[w], jobs.gang[w], s)
+            if not whole:
+                least[w] = min(least[w], _elsewhere(w, k, n, jobs, beyond, s))
         elif whole:
             least[w] = from_scratch(k, n, jobs.replicas[w], s, EXCHANGES + jobs.replicas[w])
         else:
-            least[w] = _fractional(w, k, n, jobs, s)
-            if least[w] > 0.9 * SHORTFALL_DOLLARS:
-                # Spread is asked for, not enforced: a plan that misses it pays for it and is not bound by it.
-                least[w] = min(least[w], SHORTFALL_DOLLARS + relaxed(k, n, s))
+            least[w] = _elsewhere(w, k, n, jobs, beyond, s)
         for j in range(k - 1):
             if s.x[j] > 0 and s.low[j] == 0:
                 c = s.cluster[j]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rebalancer.core.placement.compiled import F64, I64, Near
-from rebalancer.core.placement.nearby import jobs_of, near_of, sites_of
+from rebalancer.core.placement.nearby import beyond_of, jobs_of, near_of, sites_of
 from rebalancer.core.placement.passes import lower_bound, place_pass, price_pass, push_in, regrets, values
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Ints, Problem, Small
 
@@ -25,11 +25,14 @@ WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
 """(first step, last step, share of the workloads) of each price pass."""
 HUGE, LARGE = 20_000, 3_000
 GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
-POLISH = (1.0, 0.5, 0.0)
+POLISH = (1.0, 0.0)
 PUSHED = 1500
 Cores = tuple[float, float]
 Schedule = tuple[tuple[float, float, float], ...]
-ROUNDS = 2
+ROUNDS, ROUNDS_LARGE, ROUNDS_HUGE, ROUNDS_SHORT = 2, 1, 1, 6
+"""Rounds by size; more, up to the last, while something is without a place."""
+ENOUGH = 0.003
+"""The search ends this close to the bound of whole replicas."""
 CHUNK = 10
 
 
@@ -168,7 +171,8 @@ class _Search:
         less = placed > self.problem.replicas
         self.place(self.rng.permutation(np.flatnonzero(less)), 0.0)
         self.place(np.flatnonzero(~less & self.lump), 0.0)
-        self.place(self.rng.permutation(np.flatnonzero(~less & ~self.lump)), 10.0)
+        # Who has what it wants is asked by the polish only: a quiet fleet stays where it is.
+        self.place(self.rng.permutation(np.flatnonzero((self.out > 0) & ~self.lump)), 0.0)
 
     def make_room(self) -> None:
         """Waiting replicas get their cheapest cluster; who loses least by it plans again elsewhere."""
@@ -188,11 +192,10 @@ class _Search:
         p = self.problem
         everyone = np.arange(p.size)
         gains = GAINS_HUGE if p.size > HUGE else GAINS
-        usual_rounds = ROUNDS if p.size <= LARGE else 1
-        most = max(usual_rounds, 3 if p.size > HUGE else 6)
+        usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if p.size > HUGE else ROUNDS_LARGE
         best = self._polished(None)
-        for number in range(most):
-            if number >= usual_rounds and not best.out.any():
+        for number in range(max(usual_rounds, ROUNDS_SHORT)):
+            if not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
                 break
             for gain in gains:
                 self.make_room()
@@ -201,6 +204,13 @@ class _Search:
             best = self._polished(best)
             self._back(kept)
         self._back(best)
+
+    def _enough(self, total: float) -> bool:
+        """Whether no plan can be much cheaper, by the bound at the prices that the search began with."""
+        if self.least is None:
+            return False
+        value = dual_value(self.problem, self.base, self.least)
+        return total - value <= ENOUGH * abs(value)
 
     def _now(self) -> _Kept:
         total = float(self.cost.sum())
@@ -213,7 +223,9 @@ class _Search:
     def _polished(self, best: _Kept | None) -> _Kept:
         """Lets the prices go in steps, and returns the better of the result and the best so far."""
         for share in POLISH:
-            self.place(self.by_regret(), 0.0, share=share)
+            order, regret = self.by_regret()
+            # At the prices of room themselves, who regrets nothing has nothing to gain.
+            self.place(order[regret[order] > 1e-6] if share == 1.0 else order, 0.0, share=share)
         found = self._now()
         return found if best is None or found.total < best.total - 1e-9 else best
 
@@ -226,10 +238,10 @@ class _Search:
         values(self.jobs, self.near, self.sites, self.base, self.leaving, self.x, self.out, value)
         return np.asarray(value - self.least)
 
-    def by_regret(self) -> I64:
-        """Workloads, first who would gain most per core of room if only there were any: room goes where it counts."""
-        per_core = self.regret() / np.maximum(self.problem.cpu, 1e-6)
-        return np.argsort(-per_core, kind="stable")
+    def by_regret(self) -> tuple[I64, F64]:
+        """Workloads, first who would gain most per core of room if only there were any, and their regret (W,)."""
+        regret = self.regret()
+        return np.argsort(-regret / np.maximum(self.problem.cpu, 1e-6), kind="stable"), regret
 
     def _clear(self, pushed: I64) -> None:
         """Overfull clusters are emptied by those who lose least, at last by those who were pushed in."""
@@ -304,8 +316,8 @@ def bound(problem: Problem, near: Near, price: Floats, *, whole: bool = False) -
     """
     use, least = np.zeros(price.shape), np.zeros(problem.size)
     lower_bound(
-        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole, use,
-        least,
+        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole,
+        beyond_of(problem, near, price), use, least,
     )  # fmt: skip
     return dual_value(problem, price, least), least, use
 
@@ -336,6 +348,7 @@ def solve_all(
         seed: decides the order in which workloads are looked at; the same seed gives the same plan.
         dual: whether prices are iterated first; not needed when few workloads changed.
     """
+    problem = problem.tidy()
     if price is None or dual:
         price, near = iterate_prices(problem, price, seed)
     else:

@@ -82,6 +82,11 @@ class Problem:
         """Number of workloads."""
         return len(self.replicas)
 
+    def tidy(self) -> Problem:
+        """Returns it with every array laid out row by row, as the kernels were compiled for."""
+        parts = {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "leaving"}
+        return Problem(**parts, leaving=self.leaving)
+
     def rows(self, which: Ints, capacity: Floats) -> Problem:
         """Returns the problem of some workloads within a given capacity."""
         shared = ("distance", "site", "region", "spot", "capacity", "leaving")

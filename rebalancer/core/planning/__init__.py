@@ -16,6 +16,7 @@ from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
 from rebalancer.core.planning.draft import Draft, begin, rows_of
 from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
+from rebalancer.core.planning.terms import mean_ms, terms
 from rebalancer.core.planning.weigh import item
 from rebalancer.core.policy import Policy
 
@@ -59,8 +60,7 @@ def planning(
     steps, step_items = _within_budgets(drafts, ground, solution, items, warm)
     workloads = {}
     for workload, draft in drafts.items():
-        kept = _changes(draft, steps.items[workload], step_items[workload], planned[workload], ground)
-        planned[workload] = kept
+        kept = planned[workload] = _changes(draft, steps, step_items[workload], planned[workload], ground)
         workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
         refusals += _refusals(draft)
     ordered = tuple(a for w in sorted(planned) for a in planned[w])
@@ -74,6 +74,7 @@ def planning(
         sight=_sights(drafts, ground),
         taints=ground.taints,
         gap_ratio=solution.gap_ratio,
+        shadow=solution.shadow,
     )
     return plan, PlanMemory(
         clocks=ground.clocks,
@@ -85,15 +86,16 @@ def planning(
 
 
 def _changes(
-    draft: Draft, placed: placement.Placed, given: placement.Item, flying: list[Action], ground: Ground
+    draft: Draft, steps: placement.Solution, given: placement.Item, flying: list[Action], ground: Ground
 ) -> list[Action]:
     """What the guardrails let through of scaling and moves, after what the moves in flight need."""
+    placed = steps.items[draft.workload]
     _shortfall(draft, placed)
     scaling, adds, cuts = act.scale(draft, placed.replicas)
     kept = _guard(draft, scaling, flying, ground)
     # Moves begin from the numbers that the scaling of the same cycle leaves.
     scaled = {s.cluster: s.replicas for a in scaling if a in kept for s in a.steps if isinstance(s, SetReplicas)}
-    moving = act.exchange(draft, given, ground, {**draft.now, **scaled}, adds, cuts)
+    moving = act.exchange(draft, given, ground, {**draft.now, **scaled}, adds, cuts, steps.shadow)
     return _guard(draft, moving, kept, ground)
 
 
@@ -161,7 +163,10 @@ def _within_budgets(
         additions = sum(max(0, found[c] - n) for c, n in draft.now.items())
         exchanges = min(additions, sum(max(0, n - found[c]) for c, n in draft.now.items()))
         left = moves.budget_left(draft.policy, draft.placements, ground.snapshot.at_s)
-        if exchanges > max(1, left):
+        if draft.policy.gang and exchanges > left:
+            limits[workload] = 0
+            draft.refuse("move-budget", "", f"the gang moves whole: {exchanges} replicas, {left} may move now")
+        elif exchanges > max(1, left):
             limits[workload] = max(1, left)
     if not limits:
         return solution, items
@@ -229,7 +234,7 @@ def _picture(
     demand = draft.scene.demand
     served = {} if isinstance(demand, Unknown) else demand.served
     known = {k: v for k, v in served.items() if k in draft.distance}
-    latency = act.mean_ms(draft, known) if known else act.mean_ms(draft, today.traffic)
+    latency = mean_ms(draft, known) if known else mean_ms(draft, today.traffic)
     totals = {o: sum(v for (r, _), v in placed.traffic.items() if r == o) for o in draft.origins}
     lines = list(draft.lines)
     unpriced = sorted(c for c in draft.now if ground.cluster(c).price.cpu_core_hour is None)
@@ -245,9 +250,9 @@ def _picture(
         unit=draft.unit,
         capacity=draft.capacity,
         latency_ms=latency,
-        target_latency_ms=act.mean_ms(draft, placed.traffic),
-        terms=act.terms(given, draft, placed),
-        terms_now=act.terms(given, draft, today),
+        target_latency_ms=mean_ms(draft, placed.traffic),
+        terms=terms(given, draft, placed),
+        terms_now=terms(given, draft, today),
         traffic={(o, c): v / totals[o] for (o, c), v in placed.traffic.items() if totals[o] > 0},
         barred=dict(draft.barred),
         lines=tuple(lines),
@@ -255,5 +260,6 @@ def _picture(
 
 
 def _id(at_s: float, ordered: tuple[Action, ...], refusals: list[Refusal]) -> str:
-    text = f"{at_s:.3f}{ordered!r}{refusals!r}"
+    # What is done and what is not; the reasons behind it may differ in the last digit.
+    text = f"{at_s:.3f}{tuple(replace(a, why=None) for a in ordered)!r}{refusals!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -5,57 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rebalancer.core import moves
-from rebalancer.core.model import Action, MoveKind, MoveRecord, Placement, SetReplicas
-from rebalancer.core.placement import (
-    AMORTISATION_H,
-    MOVE_DOLLARS,
-    REMOVE_DOLLARS,
-    SHORTFALL_DOLLARS,
-    SPREAD_DOLLARS,
-    UNSERVED_DOLLARS,
-    Item,
-    Placed,
-    evaluate,
-    shortfall,
-)
+from rebalancer.core.model import Action, MoveKind, MoveRecord, Placement, SetReplicas, Shadow
+from rebalancer.core.placement import Item, Placed, evaluate
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
+from rebalancer.core.planning.terms import mean_ms, move_dollars, terms
+from rebalancer.core.planning.why import why
 from rebalancer.core.policy import resolve_count
 
 FORCED = frozenset({"drain", "taint-no-execute", "residency"})
 DRIFT_RATIO = "10%"
 """A drift takes at most this share of a workload's replicas in one step, so that its effect is seen before the next."""
-
-
-def terms(item: Item, draft: Draft, placed: Placed) -> dict[str, float]:
-    """Cost of a placement in dollars per hour (or equivalents) by term.
-
-    Args:
-        item: what the solver was given.
-        draft: the workload.
-        placed: replicas and traffic.
-
-    Returns:
-        latency (with the distance to the data), cost (with data paid per replica), spread (with what is missed of
-        the policy's bounds), unserved.
-    """
-    latency = sum(item.serve.get(k, 0.0) * v for k, v in placed.traffic.items())
-    cost = sum(item.run.get(c, 0.0) * n for c, n in placed.replicas.items())
-    peak = max(placed.replicas.values(), default=0)
-    spread = draft.policy.weights.spread * SPREAD_DOLLARS * len(item.clusters) * peak
-    spread += SHORTFALL_DOLLARS * shortfall(item, placed.replicas)
-    unserved = UNSERVED_DOLLARS * max(0.0, placed.unserved - 1e-6)
-    return {"latency": latency, "cost": cost, "spread": spread, "unserved": unserved}
-
-
-def mean_ms(draft: Draft, traffic: Mapping[tuple[str, str], float]) -> float:
-    """Traffic-weighted latency in ms of what is known; NaN if nothing is."""
-    known = {k: v for k, v in traffic.items() if k in draft.distance}
-    total = sum(known.values())
-    return sum(draft.distance[k] * v for k, v in known.items()) / total if total > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +78,9 @@ def _scale(draft: Draft, cluster: str, change: int, reason: str) -> Action:
 
 
 def exchange(
-    draft: Draft, item: Item, ground: Ground, base: Mapping[str, int], adds: Mapping[str, int], cuts: Mapping[str, int]
-) -> list[Action]:
+    draft: Draft, item: Item, ground: Ground, base: Mapping[str, int], adds: Mapping[str, int], cuts: Mapping[str, int],
+    shadow: Mapping[str, Shadow],
+) -> list[Action]:  # fmt: skip
     """Begins the moves that pay, best first, within budgets; notes why the others wait.
 
     Args:
@@ -126,8 +90,9 @@ def exchange(
         base: replicas by cluster after scaling.
         adds: cluster -> replicas that should come.
         cuts: cluster -> replicas that should go.
+        shadow: cluster -> what its room is worth.
     """
-    now, policy, settings = ground.snapshot.at_s, draft.policy, ground.settings.moves
+    now, policy = ground.snapshot.at_s, draft.policy
     stuck = {c: n for c, n in cuts.items() if c in draft.leave}
     if not adds:
         for cluster, count in stuck.items():
@@ -143,27 +108,18 @@ def exchange(
     result: list[Action] = []
     while adds and cuts:
         pairs = [
-            _weigh(draft, item, base, base_placed, before, s, t, adds, cuts) for s in sorted(cuts) for t in sorted(adds)
-        ]
+            _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left)
+            for s in sorted(cuts) for t in sorted(adds)
+        ]  # fmt: skip
         best = max(pairs, key=lambda p: (p.forced, p.gain))
         name = f"{best.replicas} replica(s) {best.source} -> {best.target}"
-        reason = ""
-        if not best.forced and best.gain <= 0:
-            reason = "gain-too-small"
-        elif slots - len(result) <= 0:
-            reason = "move-in-flight"
-        elif left <= 0 or (draft.policy.gang and left < best.replicas):
-            reason = "move-budget"
-        elif moves.timed_out(draft.placements, best.source, best.target, now):
-            reason = "unschedulable"
-        elif not best.forced and moves.cooling(draft.placements, best.source, best.target, now, settings):
-            reason = "cool-down"
-        elif any(best.source in (a.source, a.target) or best.target in (a.source, a.target) for a in result):
-            reason = "move-in-flight"
+        reason = _held(draft, best, result, left, slots - len(result), ground)
         if reason:
             draft.refuse(reason, best.target, f"{name}, worth {best.gain:.3g} $/h")
         else:
-            action = _begin(draft, best, min(best.replicas, left), now, base)
+            wanted = min(adds[best.target], cuts[best.source])
+            told = why(draft, item, base, before, best.source, best.target, best.replicas, wanted, left, shadow)
+            action = replace(_begin(draft, best, best.replicas, now, base), why=told)
             result.append(action)
             left -= action.replicas
         for side, cluster in ((adds, best.target), (cuts, best.source)):
@@ -175,22 +131,41 @@ def exchange(
     return result
 
 
+def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int, ground: Ground) -> str:
+    """Why the best move does not begin now; empty if it does."""
+    now = ground.snapshot.at_s
+    if not best.forced and best.gain <= 0:
+        return "gain-too-small"
+    if slots <= 0:
+        return "move-in-flight"
+    if left <= 0 or (draft.policy.gang and left < best.replicas):
+        return "move-budget"
+    if moves.timed_out(draft.placements, best.source, best.target, now):
+        return "unschedulable"
+    cooling = moves.cooling(draft.placements, best.source, best.target, now, ground.settings.moves)
+    if not best.forced and cooling:
+        return "cool-down"
+    if any(best.source in (a.source, a.target) or best.target in (a.source, a.target) for a in begun):
+        return "move-in-flight"
+    return ""
+
+
 def _weigh(
     draft: Draft, item: Item, base: Mapping[str, int], base_placed: Placed, before: Mapping[str, float],
-    source: str, target: str, adds: Mapping[str, int], cuts: Mapping[str, int],
+    source: str, target: str, count: int, left: int,
 ) -> _Pair:  # fmt: skip
-    """What one candidate move would be worth by itself."""
+    """What one candidate move of up to `count` replicas would be worth by itself, within what may still move."""
     total = sum(base.values())
-    count = min(adds[target], cuts[source])
     forced = draft.leave.get(source, "") in FORCED
     if not forced and base[source] > count and not draft.policy.gang:
         count = min(count, resolve_count(DRIFT_RATIO, total, at_least=1))
+    if not draft.policy.gang:
+        count = min(count, max(1, left))
     after_replicas = {**base, source: base[source] - count, target: base[target] + count}
     after_placed = evaluate(item, after_replicas)
     after = terms(item, draft, after_placed)
-    moving = count * (MOVE_DOLLARS + REMOVE_DOLLARS) / AMORTISATION_H
     saved = {k: before[k] - after[k] for k in before}
-    gain = sum(saved.values()) - moving
+    gain = sum(saved.values()) - move_dollars(count)
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
         draft.leave[source] if forced else _reason(draft, saved), forced,

@@ -14,11 +14,13 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     policy = draft.policy
     cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
     memory = max((p.memory for p in draft.placements.values()), default=0.0)
-    add_max = {}
+    add_max, roomless = {}, set()
     for cluster in draft.now:
         selector = draft.placements[cluster].node_selector
         here = 0 if cluster in draft.barred else ground.fits(cluster, cpu, memory, selector)
         add_max[cluster] = min(here, draft.wanted.replicas)
+        if here < draft.wanted.replicas and cluster not in draft.barred:
+            roomless.add(cluster)
         if here == 0:
             draft.barred.setdefault(cluster, "no-room")
     exchanges = 0 if draft.hold else max_exchanges
@@ -46,6 +48,7 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
         spot_max_share=policy.spot_max_share,
         spread_weight=policy.weights.spread,
         max_exchanges=exchanges,
+        roomless=frozenset(roomless),
         gang=policy.gang,
     )
 

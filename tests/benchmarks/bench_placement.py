@@ -1,0 +1,172 @@
+"""Figures of the placement solver: `python -m tests.benchmarks.bench_placement [--size NAME ...] [--seeds N]`.
+
+Each line is `name value unit bound ok|SHORT`; peers' rules on the same fleets follow as rivals. A fleet is placed cold,
+then meets events (shift of demand, outage, dearer region, noise, 5 % changed); gaps are to the integer Lagrangian bound
+over each workload's listed clusters at prices refined for it, so they are upper limits of the true ones. Fleets are
+generated and not tuned to; the small ones are compared with HiGHS' own bound. Times are of this process's CPU, because
+others may use the machine; the wall clock of an idle core is about the same, since everything runs in one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from rebalancer.core.placement import prices
+from rebalancer.core.placement.audit import audit
+from rebalancer.core.placement.exact import CLOSE_GAP
+from rebalancer.core.placement.nearby import near_of
+from rebalancer.core.placement.problem import Floats, Problem, Small, violations
+from tests.benchmarks import rules
+from tests.benchmarks.figures import line, quantile, rival
+from tests.benchmarks.fleets import EVENTS, SIZES, later, make
+
+GAPS = {"20x1,000": (0.3, 1.0), "50x10,000": (0.4, 1.0), "200x100,000": (0.5, 1.5)}
+BOUNDS = {
+    "20x1,000": {"full": 1.0, "some": 0.15, "cold": 2.0, "memory": 400.0},
+    "50x10,000": {"full": 5.0, "some": 0.5, "cold": 12.0, "memory": 600.0},
+    "200x100,000": {"full": 60.0, "some": 10.0, "cold": 150.0, "memory": 1500.0},
+}
+SEEDS = {"8x50": 5, "20x1,000": 3, "50x10,000": 2, "200x100,000": 1}
+HARD = ("capacity", "cluster_churn", "barred", "must_stay", "churn", "gang", "cluster_max", "spot", "too_many")
+
+
+def integer_bound(problem: Problem, price: Floats) -> float:
+    """The best integer Lagrangian bound that a few steps of the prices find, $/h."""
+    size, near = prices.sizes(problem), near_of(problem, price)
+    scale = prices.usual(problem, near)[:, None]
+    best, step = -np.inf, 0.02
+    for _ in range(1 if problem.size > prices.HUGE else 6):
+        value, _, use = prices.bound(problem, near_of(problem, price), price, whole=True)
+        best, step = max(best, value), step * 0.7
+        price = np.maximum(0.0, price + step * scale * np.clip((use - problem.capacity) / size, -0.5, 0.5))
+    return best + float(prices.constant(problem).sum())
+
+
+class Tally:
+    """What was measured at one size."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.gaps: list[float] = []
+        self.certified: list[float] = []
+        self.times: dict[str, list[float]] = {"cold": [], "full": [], "some": []}
+        self.broken = self.out = self.spread = 0
+        self.churn: list[float] = []
+
+    def note(self, problem: Problem, plan: Small, cost: float, bound: float) -> None:
+        """Adds a plan."""
+        self.gaps.append(100 * (cost - bound) / bound)
+        found = violations(problem, plan)
+        self.broken += sum(found[k] for k in HARD)
+        self.spread += found["spread"]
+        self.out += int((problem.replicas - plan.sum(axis=1)).sum())
+
+
+def timed(call: Callable[[], prices.Solved]) -> tuple[prices.Solved, float]:
+    """Runs it; returns its answer and its CPU seconds."""
+    begun = time.process_time()
+    found = call()
+    return found, time.process_time() - begun
+
+
+def moved(problem: Problem, plan: Small) -> float:
+    """Share of the standing replicas that change their cluster, in %."""
+    change = plan - problem.now
+    both = np.minimum(np.maximum(change, 0).sum(axis=1), np.maximum(-change, 0).sum(axis=1))
+    return 100 * float(both.sum()) / max(1, int(problem.now.sum()))
+
+
+def measure(size: str, seeds: int) -> bool:
+    """Prints the figures of one size."""
+    tally, first, peers = Tally(), make(size, 1000), rules.Peers()
+    _, compile_s = timed(lambda: prices.solve_all(first, seed=0))
+    rival(f"placement_{size}_first_plan_with_compiling_or_loading", compile_s, "s")
+    for seed in range(seeds):
+        fleet = make(size, seed)
+        cold, seconds = timed(lambda fleet=fleet, seed=seed: prices.solve_all(fleet, seed=seed))  # type: ignore[misc]  # bound now
+        tally.times["cold"].append(seconds)
+        tally.note(fleet, cold.plan, float(cold.cost.sum()), integer_bound(fleet, cold.price))
+        peers.cold(fleet, tally.gaps[-1], float(cold.cost.sum()))
+        # The largest fleet takes minutes an event; noise is told of the others.
+        for event in EVENTS if fleet.size <= prices.HUGE else ("shift", "some"):
+            _event(tally, peers, fleet, cold, event, seed)
+    return _print(size, tally, peers)
+
+
+def _event(tally: Tally, peers: rules.Peers, fleet: Problem, cold: prices.Solved, event: str, seed: int) -> None:
+    now = later(fleet, cold.plan, event, seed)
+    found, seconds = timed(lambda: prices.solve_all(now, price=cold.price, start=now.now, seed=seed))
+    tally.times["full"].append(seconds)
+    bound = integer_bound(now, found.price)
+    tally.note(now, found.plan, float(found.cost.sum()), bound)
+    tally.certified.append(100 * found.gap_ratio)
+    if event == "noise":
+        tally.churn.append(moved(now, found.plan))
+    if event == "shift":
+        peers.after(now, found.cost, bound)
+    if event == "some":
+        changed = np.flatnonzero(
+            (np.abs(now.demand - fleet.demand).sum(axis=1) > 1e-9) | (now.replicas != fleet.replicas)
+        )
+        part, seconds = timed(lambda: prices.solve_some(now, changed, now.now, cold.price, seed))
+        tally.times["some"].append(seconds)
+        plan = now.now.copy()
+        plan[changed] = part.plan
+        found_violations = violations(now, plan)
+        tally.broken += sum(found_violations[k] for k in HARD)
+
+
+def _print(size: str, tally: Tally, peers: rules.Peers) -> bool:
+    bounds = BOUNDS[size]
+    name = f"placement_{size}"
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    good = [
+        line(f"{name}_gap_median", statistics.median(tally.gaps), "%", GAPS[size][0]),
+        line(f"{name}_gap_max", max(tally.gaps), "%", GAPS[size][1]),
+        line(f"{name}_certified_lp_gap_median", statistics.median(tally.certified), "%", 100.0),
+        *(line(f"{name}_{k}_cpu_p95", quantile(v, 0.95), "s", bounds[k]) for k, v in tally.times.items()),
+        line(f"{name}_peak_memory", memory, "MB", bounds["memory"]),
+        line(f"{name}_violations", tally.broken, "", 0),
+        line(f"{name}_without_a_place", tally.out, "replicas", 0),
+        line(f"{name}_spread_missed", tally.spread, "workloads", 0),
+        *(line(f"{name}_moved_under_noise_max", v, "%", 0.2) for v in ([max(tally.churn)] if tally.churn else [])),
+    ]
+    peers.show(name)
+    return all(good)
+
+
+def measure_small(seeds: int) -> bool:
+    """Small fleets are solved by HiGHS: its own bound, its own time."""
+    gaps, seconds = [], []
+    for seed in range(seeds):
+        fleet = make("8x50", seed)
+        begun = time.process_time()
+        found = audit(fleet, whole=True, gap=CLOSE_GAP)
+        seconds.append(time.process_time() - begun)
+        gaps.append(100 * (found.value - found.bound) / found.bound)
+    return all([line("placement_8x50_exact_gap_max", max(gaps), "%", 0.1),
+                line("placement_8x50_exact_cpu_max", max(seconds), "s", 5.0)])  # fmt: skip
+
+
+def main() -> int:
+    """Prints all figures; the exit code is 1 if one is short."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", action="append", choices=list(SIZES), help="default: 8x50 and 20x1,000")
+    parser.add_argument("--seeds", type=int, help="fleets per size")
+    given = parser.parse_args()
+    good = []
+    for size in given.size or ["8x50", "20x1,000"]:
+        seeds = given.seeds or SEEDS[size]
+        good.append(measure_small(seeds) if size == "8x50" else measure(size, seeds))
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
