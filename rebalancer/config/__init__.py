@@ -19,6 +19,7 @@ from rebalancer.api.policy import SchedulingPolicy
 from rebalancer.api.propagation import PropagationPolicy
 from rebalancer.api.rollout import CanaryRollout
 from rebalancer.config.documents import Document, from_hub, parse, read_files
+from rebalancer.config.nowhere import nowhere
 from rebalancer.config.words import PLANNED, sentence, short
 from rebalancer.errors import ConfigError
 
@@ -96,7 +97,9 @@ def load(documents: Iterable[Document]) -> Config:
         objects[parsed.kind, key] = (parsed, document)
     problems += _two_policies(objects)
     problems += _unknown_clusters(objects)
-    problems += _unknown_regions(objects)
+    regions = _unknown_regions(objects)
+    # A region that nobody has is told by itself; what stands nowhere because of it is no second mistake.
+    problems += regions or nowhere(objects.values())
     problems += _two_controllers(objects)
     if problems:
         raise ConfigError(problems)

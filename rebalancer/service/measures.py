@@ -61,6 +61,10 @@ def of_cycle(exporter: Exporter, report: CycleReport, policies: dict[str, Policy
     )
     if math.isfinite(plan.gap_ratio):
         exporter.set("plan_gap_ratio", plan.gap_ratio)
+    cost: Counter[str] = Counter()
+    for item in plan.workloads.values():
+        cost.update(item.terms)
+    exporter.replace("plan_cost_dollars_per_hour", _finite(({"term": t}, v) for t, v in cost.items()))
     refused = Counter(r.reason for r in plan.refusals)
     ids = [r.id for r in REASONS.values() if r.kind == "refuse"]
     exporter.replace("refusals", [({"reason": r}, float(refused.get(r, 0))) for r in ids])

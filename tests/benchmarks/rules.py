@@ -22,7 +22,7 @@ TOP = 3
 
 
 def cost_of(problem: Problem, plan: Small) -> float:
-    """$/h of any plan, with what is missed."""
+    """$/h of any plan."""
     listed = np.where(plan > problem.now, np.maximum(problem.add, plan - problem.now), problem.add).astype(np.int32)
     near = near_of(_with(problem, listed), np.zeros(problem.capacity.shape), most=problem.now.shape[1])
     owner = np.repeat(np.arange(problem.size), np.diff(near.first))
@@ -36,10 +36,17 @@ def cost_of(problem: Problem, plan: Small) -> float:
 
 
 def _placed_part(problem: Problem, plan: Small) -> Problem:
-    """The fleet without what has no place: penalties for it would say more of the penalty than of the rule."""
+    """The fleet without what has no place, and without what the rules don't look at: spread, spot share, churn.
+
+    Penalties for these would say more of the penalties than of the rules.
+    """
     placed = plan.sum(axis=1).astype(np.int64)
     scale = np.minimum(1.0, placed / np.maximum(problem.demand.sum(axis=1), 1e-9))
-    return replace(problem, replicas=placed, demand=problem.demand * scale[:, None])
+    none = np.ones_like(placed)
+    return replace(
+        problem, replicas=placed, demand=problem.demand * scale[:, None], min_clusters=none, min_regions=none,
+        spot_max=placed, share=placed, budget=placed.astype(np.float64), cluster_max=placed,
+    )  # fmt: skip
 
 
 def _with(problem: Problem, add: Small) -> Problem:

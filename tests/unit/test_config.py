@@ -264,6 +264,21 @@ GOLDEN: dict[str, tuple[str, str]] = {
         "hello\n",
         "fleet.yaml:1: a document must be a mapping with apiVersion, kind, metadata and spec, but is a str",
     ),
+    "a residency that no cluster fulfils": (
+        CLUSTER + "---\n" + POLICY
+        + "  residency: {regions: [eu], clusterSelector: {matchLabels: {compliance: gdpr}}}\n",
+        "fleet.yaml:14: no MemberCluster (eu-1) fulfils spec.residency (regions eu; compliance=gdpr) together; "
+        "relax one of them",
+    ),
+    "residency and propagation that share no cluster": (
+        CLUSTER + "---\n" + CLUSTER.replace("eu-1", "us-1").replace("region: eu", "region: us") + "---\n"
+        + POLICY.replace("podSelector: {matchLabels: {app: web}}", "workloadRef: {name: web}")
+        + "  residency: {regions: [eu]}\n---\n"
+        + "apiVersion: rebalancer.dev/v1alpha1\nkind: PropagationPolicy\nmetadata: {name: web}\nspec:\n"
+        + "  resourceSelectors: [{kind: Deployment, name: web}]\n  placement: {clusterNames: [us-1]}\n",
+        "fleet.yaml:21: no MemberCluster (eu-1, us-1) fulfils spec.residency (regions eu) and PropagationPolicy web at "
+        "fleet.yaml:28 (clusterNames us-1) together; relax one of them",
+    ),
     "a gang above the most replicas there may be": (
         POLICY + "  gang: {minAvailable: 8}\n  replicas: {min: 2, max: 6}\n",
         "fleet.yaml:4: spec: gang.minAvailable 8 is above replicas.max 6; lower the one or raise the other",

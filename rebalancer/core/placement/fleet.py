@@ -49,6 +49,7 @@ def solve(
     kernels: bool = False,
     warm: Warm | None = None,
     seed: int = 0,
+    refine: bool = True,
 ) -> tuple[Solution, Warm | None]:
     """Places all workloads.
 
@@ -60,6 +61,8 @@ def solve(
         kernels: whether the compiled solver may be used; without it a large fleet is solved in exact batches.
         warm: what the last call returned.
         seed: decides the order in which the large solver looks at workloads.
+        refine: whether the prices of `warm` are iterated further; not needed for a step towards the plan that they
+            belong to.
 
     Returns:
         (the placement, what the next call may start from). The same arguments give the same placement.
@@ -72,11 +75,14 @@ def solve(
     clusters = clusters_of(ordered)
     problem = encode(ordered, clusters, capacity_of(clusters, free_cpu, free_memory, adds or {}))
     names = tuple(i.workload for i in ordered)
-    found = _solve(problem, names, clusters, warm, seed)
+    found = _solve(problem, names, clusters, warm, seed, refine=refine)
     return _solution(ordered, found), found
 
 
-def _solve(problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...], warm: Warm | None, seed: int) -> Warm:
+def _solve(
+    problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...], warm: Warm | None, seed: int, *,
+    refine: bool = True,
+) -> Warm:  # fmt: skip
     # Imports numba, which a small fleet never needs.
     from rebalancer.core.placement.prices import solve_all, solve_some
 
@@ -85,16 +91,17 @@ def _solve(problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...], 
         return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
     changed = changes(problem, names, warm)
     if changed.mean() > CHANGED_RATIO:
-        found = solve_all(problem, price=warm.price, start=problem.now, seed=seed)
+        found = solve_all(problem, price=warm.price, start=problem.now, seed=seed, dual=refine)
         return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
     row = {name: i for i, name in enumerate(warm.workloads)}
     old = np.array([row.get(name, 0) for name in names])
     plan, out = warm.plan[old], warm.out[old]
     cost, least = warm.cost[old], warm.least[old]
     active = np.flatnonzero(changed)
-    found = solve_some(problem, active, plan, warm.price, seed)
-    plan[active], out[active] = found.plan, found.out
-    cost[active], least[active] = found.cost, found.least
+    if len(active):
+        found = solve_some(problem, active, plan, warm.price, seed)
+        plan[active], out[active] = found.plan, found.out
+        cost[active], least[active] = found.cost, found.least
     return Warm(names, clusters, problem, plan, out, warm.price, cost, least)
 
 

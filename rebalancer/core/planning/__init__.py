@@ -174,7 +174,7 @@ def _within_budgets(
     settings = ground.settings
     # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
     best, _ = placement.solve(
-        list(stepped.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed
+        list(stepped.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False
     )
     return best, stepped
 
