@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check unit stack contract scenarios generate lock bench-probes clean
+.PHONY: demo test check unit stack contract scenarios generate lock bench-probes bench-forecast clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -63,6 +63,9 @@ generate: $(STAMP)  ## rules and dashboards from their code
 bench-probes: $(STAMP)  ## cost and accuracy of the probes; accuracy needs root for its network namespaces
 	@$(BIN)/python -m tests.benchmarks.bench_probes; cost=$$?; \
 	 $(BIN)/python -m tests.benchmarks.bench_accuracy && exit $$cost
+
+bench-forecast: $(STAMP)  ## accuracy, coverage and cost of the forecast; REBALANCER_TRACES names the full series
+	@$(BIN)/python -m tests.benchmarks.bench_forecast
 
 lock: $(STAMP)  ## locks all packages anew
 	$(BIN)/python -m pip install -q uv
