@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rebalancer.core import guardrails, moves, placement
+from rebalancer.core import guardrails, moves, placement, starts
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
@@ -75,10 +75,16 @@ def planning(
         taints=ground.taints,
         gap_ratio=solution.gap_ratio,
     )
-    return plan, PlanMemory(
+    return plan, _kept(memory, drafts, ground)
+
+
+def _kept(memory: PlanMemory, drafts: Mapping[str, Draft], ground: Ground) -> PlanMemory:
+    """What the next cycle needs of this one."""
+    return PlanMemory(
         clocks=ground.clocks,
         network=ground.network_memory,
         recommendations={w: d.recommendations for w, d in drafts.items()},
+        starts={w: d.starts for w, d in drafts.items()},
         capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
     )
 
@@ -220,6 +226,7 @@ def _picture(
         demand=draft.demand,
         unit=draft.unit,
         capacity=draft.capacity,
+        start_delay_s=starts.delay_s(draft.starts),
         latency_ms=latency,
         target_latency_ms=act.mean_ms(draft, placed.traffic),
         terms=act.terms(given, draft, placed),

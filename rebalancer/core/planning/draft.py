@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
-from rebalancer.core import moves, room, scaling, sight
+from rebalancer.core import moves, room, scaling, sight, starts
 from rebalancer.core.model import TOTAL, Demand, Effect, Forecast, Placement, Refusal, Sight, Unknown
 from rebalancer.core.placement import LATENCY_DOLLARS, Item
+from rebalancer.core.planning.ahead import look
 from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
 from rebalancer.core.policy import Policy
 
@@ -54,6 +55,7 @@ class Draft:
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
+    starts: starts.Starts = ()
     lines: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str, cluster: str = "", detail: str = "") -> None:
@@ -84,6 +86,7 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, mem
 def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory: PlanMemory, ground: Ground) -> None:
     """Fills demand, capacity, wanted replicas and the origins' shares."""
     policy, current, now = draft.policy, sum(draft.now.values()), ground.snapshot.at_s
+    draft.starts = starts.remember(memory.starts.get(draft.workload, ()), draft.placements)
     draft.recommendations = memory.recommendations.get(draft.workload, ())
     if isinstance(demand, Unknown) or not math.isfinite(demand.total):
         detail = demand.detail if isinstance(demand, Unknown) else "no samples"
@@ -95,20 +98,9 @@ def _amounts(draft: Draft, demand: Demand | Unknown, forecast: Forecast, memory:
     rows = {key: row for row, key in enumerate(forecast.keys) if key[0] == draft.workload}
     total_row = rows.get((draft.workload, TOTAL))
     draft.capacity = _capacity(draft, demand, memory)
-    lead_s = policy.lead_s
-    lead, calm, told, trusted = math.nan, math.nan, "no forecast", False
-    if total_row is not None:
-        lead, calm = (
-            fc.at_quantile(forecast, total_row, policy.quantile, s) for s in (lead_s, max(lead_s, scaling.CALM_S))
-        )
-        trusted = forecast.trusted[total_row]
-        told = forecast.method[total_row] if trusted else f"not trusted: {forecast.why[total_row]}"
-    room_now = current * draft.capacity
-    draft.demand = scaling.planned(policy, demand.total, lead, calm, room_now, trusted=trusted)
-    draft.lines.append(
-        f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
-        f"{lead_s:.0f} s ({told})"
-    )
+    lead_s = starts.lead_s(policy, draft.starts)
+    draft.demand, line = look(policy, demand, forecast, total_row, lead_s, current * draft.capacity)
+    draft.lines.append(line)
     if not draft.capacity > 0:
         draft.refuse("capacity-unknown")
         _bounds_only(draft, current)
@@ -181,7 +173,9 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
         for origin in sorted({*demand.by_origin, *known}):
             # Where the clusters that count an origin are out of sight, its forecast stands in; it is not zero.
             row, value = rows.get((draft.workload, origin)), demand.by_origin.get(origin, math.nan)
-            ahead = fc.at_quantile(forecast, row, 0.5, policy.lead_s) if row is not None else math.nan
+            ahead = (
+                fc.at_quantile(forecast, row, 0.5, starts.lead_s(policy, draft.starts)) if row is not None else math.nan
+            )
             shares[origin] = max((v for v in (value, ahead) if math.isfinite(v)), default=0.0)
     total = sum(shares.values())
     if total <= 0:

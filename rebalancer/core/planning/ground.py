@@ -10,6 +10,7 @@ from rebalancer.core.model import Cluster, Effect, Sight, Snapshot, Taint, Unkno
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
 from rebalancer.core.scaling import Recommendations, ScalingSettings
+from rebalancer.core.starts import Starts
 
 QUALITY_TAINT = "network-quality"
 LOSS_FACTOR = 10.0
@@ -36,12 +37,14 @@ class PlanMemory:
         network: hysteresis of links.
         recommendations: by workload; a cold one only delays decreases.
         capacity: learned capacity by workload.
+        starts: recent starts of replicas by workload; a cold one only falls back to the default lead.
     """
 
     clocks: Mapping[str, sight.Clock] = field(default_factory=dict)
     network: NetworkMemory = field(default_factory=NetworkMemory)
     recommendations: Mapping[str, Recommendations] = field(default_factory=dict)
     capacity: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, Starts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
