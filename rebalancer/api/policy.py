@@ -121,7 +121,7 @@ class ForecastSpec(Model):
     """Which quantile of the forecast is planned for, and how far ahead."""
 
     quantile: float = _setting("forecast.quantile")
-    lead: Duration = _setting("forecast.lead")
+    lead: Duration | None = _setting("forecast.lead")
 
 
 class ResidencySpec(Model):

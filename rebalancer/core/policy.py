@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({s.field: s for s in (
     Setting("perCluster.min", 0, 0, 100_000, "clusters may be left"),
     Setting("perCluster.max", None, 0, 100_000, "bounded by room"),
     Setting("forecast.quantile", 0.9, 0.5, 0.999, "the target's slack takes one short step in ten"),
-    Setting("forecast.lead", 300.0, 0, 7200, "two cycles and a slow image pull, which nobody measures yet"),
+    Setting("forecast.lead", None, 0, 7200, "the measured start delay (p95) and 2m; 5m until three starts are known"),
     Setting("spread.minClusters", 1, 1, 1000, "spread costs latency, so it is asked for"),
     Setting("spread.minRegions", 1, 1, 1000, "as minClusters"),
     Setting("spread.maxShare", 1.0, 0.05, 1.0, "as minClusters"),
@@ -150,7 +150,7 @@ class Policy:
     cluster_min: int = 0
     cluster_max: int | None = None
     quantile: float = 0.9
-    lead_s: float = 300.0
+    lead_s: float | None = None
     steering: Steering = "external"
     residency_labels: Mapping[str, str] = field(default_factory=dict)
     residency_regions: tuple[str, ...] = ()

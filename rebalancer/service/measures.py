@@ -141,6 +141,7 @@ def _workloads(exporter: Exporter, report: CycleReport, policies: dict[str, Poli
     exporter.replace("budget_remaining", budget)
     items = plan.workloads
     exporter.replace("capacity_per_replica", _finite(({"workload": w}, i.capacity) for w, i in items.items()))
+    exporter.replace("start_delay_seconds", _finite(({"workload": w}, i.start_delay_s) for w, i in items.items()))
     exporter.replace(
         "served_latency_seconds", _finite(({"workload": w}, i.latency_ms / 1000.0) for w, i in items.items())
     )

@@ -42,10 +42,11 @@ class Service:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod: its image and when it becomes ready."""
+    """A pod: its image, when it becomes ready, and when it was made (None: before the world began)."""
 
     image: str
     ready_s: float
+    made_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -176,7 +177,7 @@ class Plant:
                     worst = max(range(len(deployment.pods)), key=lambda i: deployment.pods[i].ready_s)
                     deployment.pods.pop(worst)
                 while len(deployment.pods) < deployment.wanted and self.free_cpu(cluster) >= service.cpu:
-                    deployment.pods.append(Pod(deployment.running_image, self.now + service.start_delay_s))
+                    deployment.pods.append(Pod(deployment.running_image, self.now + service.start_delay_s, self.now))
                 self._roll(deployment, service)
 
     def _roll(self, deployment: Deployment, service: Service) -> None:

@@ -197,6 +197,7 @@ class SimActuator:
             resource_version=str(deployment.version),
             observed_s=now,
             unavailable_pods=len(deployment.pods) - len(deployment.ready(now)),
+            starts=tuple((p.ready_s, p.ready_s - p.made_s) for p in deployment.ready(now) if p.made_s is not None),
         )
 
     async def apply(self, workload: str, step: Step, placement: Placement) -> Outcome:

@@ -217,6 +217,7 @@ def _placement(
 ) -> tuple[Placement, str]:
     meta, template = one.metadata, one.spec.template
     move, moved, problem = marks.read(meta.annotations)
+    begun: tuple[tuple[float, float], ...] = ()
     if pods is None:
         ready = memory.update(one.key, one.status.ready_replicas, now)
         unavailable = one.status.unavailable_replicas
@@ -228,6 +229,7 @@ def _placement(
         alive = [p for p in own if p.metadata.deletion_timestamp is None and p.status.phase not in _OVER]
         ready = tuple(sorted(s for s in (_ready_since(p, now) for p in alive) if s is not None))
         unavailable = len(alive) - len(ready)
+        begun = tuple(sorted(s for s in (_start(p) for p in alive) if s is not None))
         memory.since_s[one.key] = list(ready)
     cpu, bytes_ = requests_of(template.spec)
     return Placement(
@@ -247,6 +249,7 @@ def _placement(
         paused=one.spec.paused,
         observed_s=now,
         unavailable_pods=unavailable,
+        starts=begun,
     ), problem
 
 
@@ -258,4 +261,19 @@ def _ready_since(pod: Pod, now: float) -> float | None:
             since = condition.last_transition_time
             # A cluster's clock may be ahead of ours: ready since now, not in the future.
             return min(now, since.timestamp()) if since is not None else now
+    return None
+
+
+def _start(pod: Pod) -> tuple[float, float] | None:
+    """(when it became ready, seconds from created to ready), both by the cluster's clock; None where either is unknown.
+
+    Only of pods that never restarted a container: what became ready again says nothing of a start.
+    """
+    created = pod.metadata.creation_timestamp
+    if created is None or any(c.restart_count for c in pod.status.container_statuses or ()):
+        return None
+    for condition in pod.status.conditions or ():
+        if condition.type == "Ready" and condition.status == "True" and condition.last_transition_time is not None:
+            ready = condition.last_transition_time.timestamp()
+            return ready, max(0.0, ready - created.timestamp())
     return None

@@ -93,17 +93,25 @@ class Condition(Base, frozen=True):
     last_transition_time: datetime | None = None
 
 
+class ContainerStatus(Base, frozen=True):
+    """A container's status."""
+
+    restart_count: int = 0
+
+
 class PodStatus(Base, frozen=True):
     """A pod's status."""
 
     phase: str = ""
     conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
 
 
 class PodMeta(Base, frozen=True):
     """A pod's metadata, without what is long."""
 
     name: str = ""
+    creation_timestamp: datetime | None = None
     namespace: str = ""
     labels: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None

@@ -156,6 +156,7 @@ class WorkloadPlan:
     demand: float
     unit: str = ""
     capacity: float = float("nan")
+    start_delay_s: float = float("nan")
     latency_ms: float = float("nan")
     target_latency_ms: float = float("nan")
     terms: Mapping[str, float] = field(default_factory=dict)

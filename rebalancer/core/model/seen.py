@@ -227,6 +227,7 @@ class Placement:
     Attributes:
         wanted: spec.replicas.
         ready_since_s: for each ready replica the time since it is ready, ascending.
+        starts: for each ready replica whose creation is known (when it became ready, seconds from created to ready).
         cpu, memory: what one replica requests, cores and bytes; 0 where it requests nothing.
         move: the intent found on the object.
         moved: ended moves found on the object.
@@ -251,6 +252,7 @@ class Placement:
     paused: bool = False
     observed_s: float = 0.0
     unavailable_pods: int = 0
+    starts: tuple[tuple[float, float], ...] = ()
 
     @property
     def ready(self) -> int:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rebalancer.core import guardrails, moves, placement, windows
+from rebalancer.core import guardrails, moves, placement, starts, windows
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Sight, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
@@ -76,10 +76,16 @@ def planning(
         gap_ratio=solution.gap_ratio,
         shadow=solution.shadow,
     )
-    return plan, PlanMemory(
+    return plan, _kept(memory, drafts, ground, warm)
+
+
+def _kept(memory: PlanMemory, drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None) -> PlanMemory:
+    """What the next cycle needs of this one."""
+    return PlanMemory(
         clocks=ground.clocks,
         network=ground.network_memory,
         recommendations={w: d.recommendations for w, d in drafts.items()},
+        starts={w: d.starts for w, d in drafts.items()},
         capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
         warm=warm,
     )
@@ -249,6 +255,7 @@ def _picture(
         demand=draft.demand,
         unit=draft.unit,
         capacity=draft.capacity,
+        start_delay_s=starts.delay_s(draft.starts),
         latency_ms=latency,
         target_latency_ms=mean_ms(draft, placed.traffic),
         terms=terms(given, draft, placed),

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
-from rebalancer.core import moves, scaling, sight
+from rebalancer.core import moves, scaling, sight, starts
 from rebalancer.core.model import TOTAL, Demand, Effect, Forecast, Placement, Refusal, Sight, Unknown
+from rebalancer.core.planning.ahead import look
 from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
 from rebalancer.core.policy import Policy
 
@@ -52,6 +53,7 @@ class Draft:
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
+    starts: starts.Starts = ()
     lines: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str, cluster: str = "", detail: str = "") -> None:
@@ -97,6 +99,7 @@ def _amounts(
 ) -> None:
     """Fills demand, capacity, wanted replicas and the origins' shares."""
     policy, current, now = draft.policy, sum(draft.now.values()), ground.snapshot.at_s
+    draft.starts = starts.remember(memory.starts.get(draft.workload, ()), draft.placements)
     draft.recommendations = memory.recommendations.get(draft.workload, ())
     if isinstance(demand, Unknown) or not math.isfinite(demand.total):
         detail = demand.detail if isinstance(demand, Unknown) else "no samples"
@@ -107,21 +110,9 @@ def _amounts(
     draft.unit = demand.unit
     total_row = rows.get((draft.workload, TOTAL))
     draft.capacity = _capacity(draft, demand, memory)
-    lead_s = policy.lead_s
-    lead, calm, told, trusted = math.nan, math.nan, "no forecast", False
-    if total_row is not None:
-        lead, calm = (
-            fc.at_quantile(forecast, total_row, policy.quantile, s) for s in (lead_s, max(lead_s, scaling.CALM_S))
-        )
-        trusted = forecast.trusted[total_row]
-        told = forecast.method[total_row] if trusted else f"not trusted: {forecast.why[total_row]}"
-    room_now = current * draft.capacity
-    burst = _burst(policy, demand)
-    draft.demand = scaling.planned(policy, burst * demand.total, burst * lead, burst * calm, room_now, trusted=trusted)
-    draft.lines.append(
-        f"demand {demand.total:.4g} {demand.unit} now, {draft.demand:.4g} at quantile {policy.quantile:g} within "
-        f"{lead_s:.0f} s ({told})"
-    )
+    lead_s = starts.lead_s(policy, draft.starts)
+    draft.demand, line = look(policy, demand, forecast, total_row, lead_s, current * draft.capacity)
+    draft.lines.append(line)
     for cluster, why in demand.censored.items():
         draft.lines.append(f"demand and forecast are censored in {cluster}, so that more may be wanted: {why}")
     if not draft.capacity > 0:
@@ -144,16 +135,6 @@ def _amounts(
             detail += f"; {', '.join(_back(draft, ground))} came back a short time ago"
         draft.refuse(reason, "", f"missing: {', '.join(demand.missing)}" if reason == "demand-partial" else detail)
     _origins(draft, demand, forecast, rows)
-
-
-def _burst(policy: Policy, demand: Demand) -> float:
-    """What the open windows multiply the total demand by, each origin by its share; 1 without them."""
-    shares = policy.demand.origin_shares or demand.by_origin
-    known = {origin: share for origin, share in shares.items() if share > 0}
-    total = sum(known.values())
-    if not policy.origin_factors or not total > 0:
-        return 1.0
-    return sum(share * policy.origin_factors.get(origin, 1.0) for origin, share in known.items()) / total
 
 
 def _hold(draft: Draft, now: float, count: int, ground: Ground) -> None:
@@ -206,7 +187,9 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
         for origin in sorted({*demand.by_origin, *known}):
             # Where the clusters that count an origin are out of sight, its forecast stands in; it is not zero.
             row, value = rows.get((draft.workload, origin)), demand.by_origin.get(origin, math.nan)
-            ahead = fc.at_quantile(forecast, row, 0.5, policy.lead_s) if row is not None else math.nan
+            ahead = (
+                fc.at_quantile(forecast, row, 0.5, starts.lead_s(policy, draft.starts)) if row is not None else math.nan
+            )
             shares[origin] = max((v for v in (value, ahead) if math.isfinite(v)), default=0.0)
     shares = {origin: share * policy.origin_factors.get(origin, 1.0) for origin, share in shares.items()}
     total = sum(shares.values())

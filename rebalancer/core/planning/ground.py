@@ -13,6 +13,7 @@ from rebalancer.core.network import NetworkMemory, NetworkSettings
 from rebalancer.core.placement import Warm
 from rebalancer.core.policy import Policy
 from rebalancer.core.scaling import Recommendations, ScalingSettings
+from rebalancer.core.starts import Starts
 
 QUALITY_TAINT = "network-quality"
 LOSS_FACTOR = 10.0
@@ -47,6 +48,7 @@ class PlanMemory:
         recommendations: by workload; a cold one only delays decreases.
         capacity: learned capacity by workload.
         warm: prices and plans of a large fleet's last cycle; a cold one only costs time.
+        starts: recent starts of replicas by workload; a cold one only falls back to the default lead.
     """
 
     clocks: Mapping[str, sight.Clock] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class PlanMemory:
     recommendations: Mapping[str, Recommendations] = field(default_factory=dict)
     capacity: Mapping[str, float] = field(default_factory=dict)
     warm: Warm | None = None
+    starts: Mapping[str, Starts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,13 @@ def test_only_its_own_living_pods_count() -> None:
     assert found.ready_since_s == (NOW - 60,)
 
 
+def test_a_start_lasts_from_created_to_ready_by_the_cluster_s_clock() -> None:
+    born = {"creationTimestamp": "2027-01-15T07:58:15Z"}
+    pods = [a_pod(**born), a_pod(), a_pod(ready="False", **born)]
+    ((_, delay_s),) = seen([a_deployment()], pods).placements["shop/web"].starts
+    assert delay_s == 45.0
+
+
 def test_a_cluster_clock_ahead_of_ours_makes_nothing_ready_in_the_future() -> None:
     assert seen([a_deployment()], [a_pod()], now=NOW - 3600).placements["shop/web"].ready_since_s == (NOW - 3600,)
 
