@@ -149,6 +149,29 @@ def test_capacity_is_never_exceeded_by_all_workloads_together(
         assert sum(found[one.workload].replicas.values()) + found[one.workload].unplaced == one.replicas
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    replicas=st.tuples(*[st.integers(0, 4)] * 3),
+    serve=st.tuples(*[st.integers(1, 200)] * 6),
+    demand=st.tuples(st.floats(0, 6), st.floats(0, 6)),
+)
+def test_given_replicas_serve_traffic_as_the_program_would(
+    replicas: tuple[int, ...], serve: tuple[int, ...], demand: tuple[float, float]
+) -> None:
+    keys = [(o, c) for o in ("eu", "us") for c in CLUSTERS]
+    standing = dict(zip(CLUSTERS, replicas, strict=True))
+    fixed = item(
+        sum(replicas), standing, frozen=frozenset(CLUSTERS), demand=dict(zip(("eu", "us"), demand, strict=True)),
+        serve={k: ms / 1000 for k, ms in zip(keys, serve, strict=True)},
+    )  # fmt: skip
+    ours, theirs = evaluate(fixed, standing), place(fixed)
+    for found in (ours, theirs):
+        assert sum(found.traffic.values()) + found.unserved == pytest.approx(sum(demand), abs=1e-5)
+    costs = [sum(fixed.serve[k] * v for k, v in found.traffic.items()) for found in (ours, theirs)]
+    assert ours.unserved == pytest.approx(theirs.unserved, abs=1e-5)
+    assert costs[0] == pytest.approx(costs[1], abs=1e-5)
+
+
 def test_the_same_input_gives_the_same_plan() -> None:
     items = [item(7, {"b": 3}, workload=f"shop/w{i}") for i in range(8)]
     assert solve(items, {"a": 9.0}, {}) == solve(items[::-1], {"a": 9.0}, {})
