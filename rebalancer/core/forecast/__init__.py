@@ -8,18 +8,19 @@ slot, all series at once, so what comes later can't change what was forecast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from rebalancer.core.forecast.bands import MIN_OUTCOMES
 from rebalancer.core.forecast.engine import EXPERTS, Engine
-from rebalancer.core.forecast.grid import Grid, join, take
+from rebalancer.core.forecast.grid import UTC, Grid, Zone, Zones, join, take
 from rebalancer.core.forecast.late import widen
 from rebalancer.core.forecast.trust import verdicts
 from rebalancer.core.model import Floats, Forecast, History
 
-__all__ = ["DEFAULT_QUANTILES", "EXPERTS", "ForecastMemory", "at_quantile", "forecasting"]
+__all__ = ["DEFAULT_QUANTILES", "EXPERTS", "ForecastMemory", "Zone", "at_quantile", "forecasting"]
 
 DEFAULT_QUANTILES = (0.05, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
 MAX_SLOTS = 8064
@@ -50,6 +51,7 @@ def forecasting(
     now: float,
     horizons_s: tuple[float, ...],
     quantiles: tuple[float, ...] = DEFAULT_QUANTILES,
+    zones: Mapping[str, Zone] | None = None,
 ) -> tuple[Forecast, ForecastMemory]:
     """Forecasts all series.
 
@@ -59,6 +61,7 @@ def forecasting(
         now: time of the forecast.
         horizons_s: seconds ahead, ascending; rounded up to whole slots.
         quantiles: in (0, 1), ascending.
+        zones: wall clock by origin region, so that a habit keeps its hour when the clocks change; the others are UTC.
 
     Returns:
         The forecast and the new memory. A series without any value gets a NaN band; a young one a band around its
@@ -72,7 +75,8 @@ def forecasting(
     values = history.values[:, -grid.keep :]
     values = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
     last = round(history.start_s / history.step_s) + slots - 1
-    engine = _caught_up(memory, grid, history.keys, values, last)
+    clocks = tuple(zones.get(origin, UTC) for _, origin in history.keys) if zones else ()
+    engine = _caught_up(memory, grid, history.keys, values, last, clocks)
     known = ~np.isnan(values)
     late = np.where(known.any(axis=1), np.argmax(known[:, ::-1], axis=1), 0)
     late_s = now - (history.start_s + (slots - 1) * history.step_s) + late * history.step_s
@@ -119,17 +123,20 @@ def _nothing(history: History, now: float, horizons_s: tuple[float, ...], quanti
     )
 
 
-def _caught_up(memory: ForecastMemory, grid: Grid, keys: tuple[Key, ...], values: Floats, last: int) -> Engine:
+def _caught_up(
+    memory: ForecastMemory, grid: Grid, keys: tuple[Key, ...], values: Floats, last: int, zones: Zones
+) -> Engine:
     """Returns an engine that has taken in everything up to the slot `last`, from the cache as far as it fits."""
     old = memory.engine
     if old is not None:
         old.refits = {}
     new = last - old.tape.slot if old is not None else -1
-    if old is None or not old.fits(grid) or not 0 <= new < values.shape[1]:
-        return _built(grid, keys, values, last)
+    if old is None or not old.fits(grid, zoned=bool(zones)) or not 0 <= new < values.shape[1]:
+        return _built(grid, keys, values, last, zones)
     place = {key: row for row, key in enumerate(memory.keys)}
     if keys != memory.keys:
         old = take(old, np.array([place[k] for k in keys if k in place], dtype=np.int64))
+        old.zones = tuple(z for k, z in zip(keys, zones, strict=True) if k in place) if zones else ()
         place = {key: row for row, key in enumerate(k for k in keys if k in place)}
     if place:
         kept = np.array([row for row, key in enumerate(keys) if key in place])
@@ -139,17 +146,22 @@ def _caught_up(memory: ForecastMemory, grid: Grid, keys: tuple[Key, ...], values
     missing = [row for row, key in enumerate(keys) if key not in place]
     if not missing:
         return old
-    fresh = _built(grid, tuple(keys[row] for row in missing), values[missing], last, old.tape.size)
+    clocks = tuple(zones[row] for row in missing) if zones else ()
+    fresh = _built(grid, tuple(keys[row] for row in missing), values[missing], last, clocks, old.tape.size)
     both = join(old, fresh) if place else fresh
     order = [*(k for k in keys if k in place), *(keys[row] for row in missing)]
-    return take(both, np.array([order.index(k) for k in keys]))
+    both = take(both, np.array([order.index(k) for k in keys]))
+    both.zones = zones
+    return both
 
 
-def _built(grid: Grid, keys: tuple[Key, ...], values: Floats, last: int, size: int | None = None) -> Engine:
+def _built(
+    grid: Grid, keys: tuple[Key, ...], values: Floats, last: int, zones: Zones, size: int | None = None
+) -> Engine:
     """Returns an engine that has gone through a whole history; its tape ends in column `size`."""
     slots = values.shape[1]
     blank = 0 if size is None else max(0, size - slots)
-    engine = Engine.blank(grid, ["/".join(k) for k in keys], last + 1 - slots - blank, blank)
+    engine = Engine.blank(grid, ["/".join(k) for k in keys], last + 1 - slots - blank, blank, zones)
     for slot in range(slots):
         engine.step(values[:, slot])
     return engine

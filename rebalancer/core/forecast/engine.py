@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rebalancer.core.forecast import bands, cleaning, mixing, regression, seasons, smoothing, trust
-from rebalancer.core.forecast.grid import Grid, Ints, Tape, mean, median
+from rebalancer.core.forecast.grid import Grid, Ints, Tape, Zones, mean, median
 from rebalancer.core.model import Floats
 
 EXPERTS = ("naive", "mean of 7 days", "week ago", "regression", "regression (log)", "smoothing")
@@ -33,6 +33,7 @@ class Engine:
         weights: shape (E, H, S), the newest.
         point: shape (H, S), the newest forecast.
         band: shape (H, Q, S), likewise.
+        zones: wall clock of each series; empty if all stay on one clock.
         refits: refits since the caller last emptied it, by outcome.
     """
 
@@ -51,15 +52,24 @@ class Engine:
     weights: Floats
     point: Floats
     band: Floats
+    zones: Zones = ()
     refits: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def blank(grid: Grid, keys: Sequence[str], first: int, size: int = 0) -> Engine:
-        """Returns an engine that has seen nothing; the first slot taken in will be `first + size`."""
+    def blank(grid: Grid, keys: Sequence[str], first: int, size: int = 0, zones: Zones = ()) -> Engine:
+        """Returns an engine that has seen nothing; the first slot taken in will be `first + size`.
+
+        Args:
+            grid: slots, horizons and quantiles.
+            keys: one for each series.
+            first: absolute number of the first column's slot.
+            size: how many columns stay gaps.
+            zones: wall clock of each series; empty if all stay on one clock.
+        """
         series, horizons = len(keys), len(grid.ahead)
         return Engine(
             grid=grid,
-            tape=Tape.blank(grid, series, first, size),
+            tape=Tape.blank(grid, series, first, size, zones),
             cleaner=cleaning.Cleaner.blank(grid, series),
             fit=regression.Regression.blank(grid, series),
             bank=smoothing.Smoothing.blank(grid, series),
@@ -73,11 +83,16 @@ class Engine:
             weights=np.zeros((len(EXPERTS), horizons, series)),
             point=np.full((horizons, series), np.nan),
             band=np.full((horizons, len(grid.probs), series), np.nan),
+            zones=zones,
         )
 
-    def fits(self, grid: Grid) -> bool:
-        """Says whether it works on a grid; how much history is kept may differ."""
-        return replace(grid, keep=self.grid.keep) == self.grid and grid.keep <= self.grid.keep
+    def fits(self, grid: Grid, *, zoned: bool) -> bool:
+        """Says whether it works on a grid, with or without wall clocks; how much history is kept may differ."""
+        return (
+            zoned == bool(self.zones)
+            and replace(grid, keep=self.grid.keep) == self.grid
+            and grid.keep <= self.grid.keep
+        )
 
     def revise(self, demand: Floats) -> None:
         """Takes over samples that came late: levels and seasons see them, judgements stay as they were made.
@@ -104,6 +119,7 @@ class Engine:
         root = np.sqrt(demand)
         tape.make_room()
         tape.size += 1
+        tape.tick(self.zones)
         cleaning.step(self.cleaner, tape, root)
         self._judge(root, demand)
         rows = np.arange(len(demand))

@@ -57,6 +57,30 @@ class Grid:
         return max(1, round(seconds / self.step_s))
 
 
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """The wall clock of a region, as far as it is needed.
+
+    Attributes:
+        since_s: times from which an offset holds, ascending; the first one holds before, too.
+        offset_s: seconds ahead of UTC.
+    """
+
+    since_s: tuple[float, ...]
+    offset_s: tuple[float, ...]
+
+    def slots(self, grid: Grid, slot: int) -> int:
+        """Offset in slots in a slot, by its absolute number."""
+        place = int(np.searchsorted(self.since_s, slot * grid.step_s, side="right")) - 1
+        return round(self.offset_s[max(0, place)] / grid.step_s)
+
+
+UTC = Zone((0.0,), (0.0,))
+
+
+Zones = tuple[Zone, ...]
+
+
 @dataclass(slots=True)
 class Tape:
     """What was seen, with its masks.
@@ -79,11 +103,21 @@ class Tape:
     wall: Ints | None = None
 
     @staticmethod
-    def blank(grid: Grid, series: int, first: int, size: int = 0) -> Tape:
+    def blank(grid: Grid, series: int, first: int, size: int = 0, zones: Zones = ()) -> Tape:
         """Returns a tape on which nothing stands; its first `size` columns are gaps."""
         columns = grid.keep + grid.season
         gaps = np.full((columns, series), np.nan, dtype=np.float32)
-        return Tape(grid, first, size, gaps, gaps.copy(), np.zeros((columns, series), dtype=bool))
+        wall = None
+        if zones:
+            ahead = range(first, first + columns + grid.reach)
+            wall = np.array([[zone.slots(grid, slot) for zone in zones] for slot in ahead], dtype=np.int64)
+        return Tape(grid, first, size, gaps, gaps.copy(), np.zeros((columns, series), dtype=bool), wall)
+
+    def tick(self, zones: Zones) -> None:
+        """Sets the wall clocks of the column that the farthest horizon reaches."""
+        if self.wall is not None:
+            slot = self.slot + self.grid.reach
+            self.wall[self.size - 1 + self.grid.reach] = [zone.slots(self.grid, slot) for zone in zones]
 
     @property
     def slot(self) -> int:
@@ -97,6 +131,8 @@ class Tape:
         drop = self.size - self.grid.keep
         for line in (self.raw, self.clean, self.seen):
             line[:-drop] = line[drop:].copy()
+        if self.wall is not None:
+            self.wall[:-drop] = self.wall[drop:].copy()
         self.raw[-drop:], self.clean[-drop:], self.seen[-drop:] = np.nan, np.nan, False
         self.first, self.size = self.first + drop, self.size - drop
 

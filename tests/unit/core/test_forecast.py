@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalancer.core.forecast import DEFAULT_QUANTILES, ForecastMemory, at_quantile, forecasting
+from rebalancer.core.forecast import DEFAULT_QUANTILES, ForecastMemory, Zone, at_quantile, forecasting
 from rebalancer.core.model import Floats, Forecast, History
 
 STEP_S = 300.0
@@ -54,6 +54,7 @@ def test_constant_zero_stays_zero() -> None:
     assert (forecast(np.zeros((1, 600))).bands == 0.0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_a_gap_and_not_a_demand(junk: float) -> None:
     values = np.stack([load_shape()[: 3 * DAY]] * 2)
@@ -153,6 +154,7 @@ def test_a_young_history_is_not_trusted_and_says_how_young_it_is() -> None:
     assert found.why[0].startswith("young: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [1, 3, 12, 200])
 def test_a_series_whose_newest_slots_are_missing_is_forecast_from_what_it_last_was(late: int) -> None:
     shape = load_shape()
@@ -227,3 +229,20 @@ def test_the_quantile_over_the_lead_looks_at_the_horizon_that_covers_it() -> Non
 
 def test_an_unknown_band_is_unknown_at_every_quantile() -> None:
     assert np.isnan(at_quantile(forecast(np.array([[np.nan] * 9])), 0, 0.9, 300.0))
+
+
+@pytest.mark.slow
+def test_a_habit_keeps_its_hour_where_the_clocks_change_and_the_zone_is_known() -> None:
+    shape, change = load_shape()[: 5 * DAY].astype(np.float64), 4 * DAY
+    # Spring: the clock jumps an hour ahead, so that everything comes twelve slots earlier by UTC.
+    early = np.concatenate([shape[:change], shape[change + 12 :]])
+    zone = Zone((0.0, change * STEP_S), (0.0, 3600.0))
+    missed = {}
+    for name, zones in (("known", {"*": zone}), ("unknown", None)):
+        memory, found = ForecastMemory(), []
+        for end in range(change + 30, len(early) - 3, 6):
+            history = History((end - change) * STEP_S, STEP_S, (("shop/w0", "*"),), early[None, end - change : end])
+            seen, memory = forecasting(history, memory, (end - 1) * STEP_S, (900.0,), zones=zones)
+            found.append(abs(seen.bands[0, 0, 1] - early[end + 2]))
+        missed[name] = float(np.mean(found))
+    assert missed["known"] < missed["unknown"]
