@@ -95,6 +95,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RebalancerError as error:
         print(error, file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        # The demo installs a tenth of the packages; what else is missing is no fault of the code.
+        if error.name is None or error.name.partition(".")[0] == "rebalancer":
+            raise
+        print(
+            f"`rebalancer {arguments.command}` needs the controller's packages ({error.name} is missing): "
+            "pip install 'fleet-rebalancer[controller]', or in a checkout pip install -e '.[controller]'",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -120,8 +120,8 @@ async def _network(live: Live, cluster: str | None, output: str) -> int:
     if output == "json":
         print(network.as_json(found.map, carried, errors, cluster))
     else:
-        console = Console(soft_wrap=not sys.stdout.isatty())
-        console.print(network.render(found.map, carried, errors, cluster))
+        console = Console(width=None if sys.stdout.isatty() else network.FILE_WIDTH)
+        console.print(network.render(found.map, carried, errors, cluster, width=console.width))
     return 0 if any(cell.state != "unknown" for cell in found.map.cells.values()) else 3
 
 

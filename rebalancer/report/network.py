@@ -11,11 +11,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rebalancer.core.network import Cell, LatencyMap, Throughput
+from rebalancer.core.network import Cell, Gap, LatencyMap, Throughput
 
 _STYLES = {"ok": "", "unknown": "dim", "maintenance": "dim", "lossy": "yellow", "udp_blocked": "yellow"}
 _COLUMNS = ("from", "to", "p50 ms", "p99 ms", "jitter ms", "loss % (95 % sure)", "out %", "probes", "age", "state",
-            "source", "last gap")  # fmt: skip
+            "source")  # fmt: skip
+FILE_WIDTH = 160
+"""Where nobody looks on, as in a pipe, nothing is folded."""
+_WIDE = 130
+_ONLY_WIDE = ("jitter ms", "out %", "probes")
+"""Left out on a narrow terminal; JSON has everything."""
 
 
 def _ms(value_s: float | None, error_s: float | None = None) -> str:
@@ -48,18 +53,18 @@ def _loss(cell: Cell) -> str:
     return f"{_percent(cell.loss)} ({_percent(cell.loss_low)} to {_percent(cell.loss_high)})"
 
 
-def _gap(cell: Cell) -> str:
-    gap = cell.gap
-    if gap is None:
-        return ""
-    return f"{span(gap.duration_s)}, {span(gap.age_s)} ago: {_percent(gap.loss)} % of {gap.samples:.0f} lost"
+def _gap(src: str, dst: str, gap: Gap) -> str:
+    return (
+        f"{src} to {dst} was not measured for {span(gap.duration_s)} until {span(gap.age_s)} ago: "
+        f"{_percent(gap.loss)} % of {gap.samples:.0f} probes were lost meanwhile"
+    )
 
 
 def _row(src: str, dst: str, cell: Cell) -> tuple[str, ...]:
     return (
         src, dst, _ms(cell.rtt_p50_s, cell.error_s), _ms(cell.rtt_p99_s), _ms(cell.jitter_s), _loss(cell),
         _percent(cell.loss_forward), f"{cell.samples:.0f}", span(cell.age_s), cell.state,
-        cell.source if cell.proto == "udp" else f"{cell.source}, {cell.proto}", _gap(cell),
+        cell.source if cell.proto == "udp" else f"{cell.source}, {cell.proto}",
     )  # fmt: skip
 
 
@@ -68,7 +73,12 @@ def _chosen(latency: LatencyMap, cluster: str | None) -> list[tuple[tuple[str, s
 
 
 def render(
-    latency: LatencyMap, throughput: Mapping[str, Throughput], errors: tuple[str, ...] = (), cluster: str | None = None
+    latency: LatencyMap,
+    throughput: Mapping[str, Throughput],
+    errors: tuple[str, ...] = (),
+    cluster: str | None = None,
+    *,
+    width: int = _WIDE,
 ) -> RenderableType:
     """Returns the map for a terminal.
 
@@ -77,20 +87,24 @@ def render(
         throughput: what clusters carry, where it is known.
         errors: what could not be read.
         cluster: shows only the paths of this one.
+        width: columns of the terminal.
     """
     table = Table(title="Paths between clusters, over 2 min", title_justify="left")
-    for name in _COLUMNS:
+    shown = [index for index, name in enumerate(_COLUMNS) if width >= _WIDE or name not in _ONLY_WIDE]
+    for name in (_COLUMNS[index] for index in shown):
         table.add_column(name, justify="right" if name.endswith(("ms", "%", "probes", "age")) else "left")
     chosen = _chosen(latency, cluster)
     for (src, dst), cell in chosen:
-        table.add_row(*map(Text, _row(src, dst, cell)), style=_STYLES.get(cell.state, "red"))
+        row = _row(src, dst, cell)
+        table.add_row(*(Text(row[index]) for index in shown), style=_STYLES.get(cell.state, "red"))
     known = sum(1 for _, cell in chosen if cell.state != "unknown")
     lines = [Text(e, "yellow") for e in errors]
     carried = [
         Text(f"{name} carries in {_mbits(one.in_bytes_s)}, out {_mbits(one.out_bytes_s)}")
         for name, one in sorted(throughput.items())
     ]
-    return Group(*lines, table, *carried, Text(f"{known} of {len(chosen)} paths are measured.", "bold"))
+    gaps = [Text(_gap(src, dst, cell.gap)) for (src, dst), cell in chosen if cell.gap is not None]
+    return Group(*lines, table, *gaps, *carried, Text(f"{known} of {len(chosen)} paths are measured.", "bold"))
 
 
 def as_json(

@@ -163,3 +163,13 @@ def test_the_history_of_demand_is_recorded(tmp_path: Path, capsys: pytest.Captur
     [(key, values)] = found.rows.items()
     assert key == ("default/web", "", "one")
     assert set(values.tolist()) == {5.0}
+
+
+def test_a_package_that_only_the_controller_needs_is_named_with_the_way_to_get_it() -> None:
+    code = "import sys\nsys.modules['msgspec'] = None\nfrom rebalancer.cli import main\nsys.exit(main(['plan']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "`rebalancer plan` needs the controller's packages (msgspec is missing): pip install "
+        "'fleet-rebalancer[controller]', or in a checkout pip install -e '.[controller]'\n"
+    )

@@ -192,3 +192,10 @@ def test_the_map_as_json_has_null_where_nothing_is_known() -> None:
     unknown = next(p for p in found["paths"] if (p["from"], p["to"]) == ("ap-1", "us-1"))
     assert (unknown["rtt_p50_s"], unknown["loss"], unknown["gap"]["loss"]) == (None, None, 0.25)
     assert found["throughput"]["us-1"] == {"in_bytes_s": None, "out_bytes_s": 1e6}
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_none_is_folded() -> None:
+    text = to_text(render_network(paths(), CARRIED, width=100), 100)
+    assert "jitter" not in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 100
