@@ -10,6 +10,8 @@ from rebalancer.core.placement import SMALL_FLEET, compile_kernels
 from rebalancer.cycle import Cycle, CycleReport
 
 _COMMAND = "from rebalancer.core.placement import compile_kernels; compile_kernels()"
+COMPILE_S = 1800.0
+"""It takes one to two minutes on a busy core."""
 
 
 class Kernels:
@@ -32,10 +34,15 @@ class Kernels:
             sys.executable, "-c", _COMMAND, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
         try:
-            _, error = await process.communicate()
-        except asyncio.CancelledError:
-            process.kill()
-            raise
+            async with asyncio.timeout(COMPILE_S):
+                _, error = await process.communicate()
+        except TimeoutError:
+            self.problem = f"the large solver was not compiled within {COMPILE_S:.0f} s, plans are made in batches"
+            return
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if process.returncode:
             lines = error.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
             self.problem = f"the large solver is not compiled, plans are made in batches: {lines[-1]}"
