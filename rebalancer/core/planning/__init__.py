@@ -90,6 +90,9 @@ def _changes(
 ) -> list[Action]:
     """What the guardrails let through of scaling and moves, after what the moves in flight need."""
     placed = steps.items[draft.workload]
+    if draft.workload in steps.unsolved:
+        draft.refuse("no-solution", "", f"the solver said: {steps.unsolved[draft.workload]}")
+        return flying
     _shortfall(draft, placed)
     scaling, adds, cuts = act.scale(draft, placed.replicas)
     kept = _guard(draft, scaling, flying, ground)
@@ -214,7 +217,7 @@ def _guard(draft: Draft, wanted: list[Action], before: list[Action], ground: Gro
         paused_clusters=draft.scene.untouchable,
         brake=ground.brake,
         demand_complete=not isinstance(demand, Unknown) and not demand.missing,
-        wanted=draft.wanted.replicas,
+        wanted=int(min(draft.wanted.replicas, draft.suffice)),
     )
     kept = list(before)
     for action in wanted:
