@@ -30,7 +30,7 @@ class Draft:
         origins: origin -> demand in replica equivalents; empty if unknown.
         barred: cluster -> reason id why nothing new goes there.
         frozen, leave, lost: clusters by fate.
-        suffice: replicas that would do where a decrease waits for moves in flight; else the same as wanted or more.
+        suffice: replicas that would do where a part of a decrease waits for moves in flight; else infinite.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
     """
@@ -91,7 +91,6 @@ def begin(workload: str, policy: Policy, ground: Ground, forecast: Forecast, row
     _clusters(draft, ground)
     _distances(draft, ground)
     _count_on_what_is_seen(draft, ground)
-    _decrease_after_moves(draft)
     return draft
 
 
@@ -341,20 +340,6 @@ def _count_on_what_is_seen(draft: Draft, ground: Ground) -> None:
         detail = f"its {count} replica(s) are not counted on: {draft.wanted.replicas} would do, {keep} stay"
         draft.refuse(draft.barred[cluster], cluster, detail)
     draft.wanted = replace(draft.wanted, replicas=keep, reason=draft.wanted.reason if keep < current else "")
-
-
-def _decrease_after_moves(draft: Draft) -> None:
-    """Lets a decrease wait until the moves in flight are through.
-
-    Their clusters are held meanwhile, so the whole decrease would fall on the others, whose users would get a replica
-    back by a move as soon as the ends are free again. The guardrails go on asking only for what would do, so that a
-    replica that never becomes ready blocks neither the move nor, through it, its own end.
-    """
-    current, would_do = sum(draft.now.values()), draft.wanted.replicas
-    if draft.wanted.reason != "demand-down" or not moves.records(draft.placements):
-        return
-    draft.refuse("move-in-flight", "", f"{would_do} replicas would do, {current} stay until the move ends")
-    draft.wanted, draft.suffice = replace(draft.wanted, replicas=current, reason=""), would_do
 
 
 def _out_of_reach(draft: Draft, cluster: str) -> None:
