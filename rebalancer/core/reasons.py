@@ -78,6 +78,8 @@ _REFUSE = (
      "Add nodes, relax residency, or lower the demand of others."),
     ("gang-does-not-fit", "The gang fits as a whole in no cluster that is allowed, so none of it is started.",
      "Add nodes to one cluster, or lower gang.minAvailable."),
+    ("no-solution", "The solver gave no placement of the workload, so it stays as it is; the others are planned.",
+     "Look at the policy's and the clusters' numbers; report it where they are sound."),
     ("rtt-unknown", "No round-trip time to the cluster was measured.", "Run rebalancer-probe in the cluster."),
     ("taint-not-tolerated", "A taint of the cluster is not tolerated.", "Add a toleration, or wait for its end."),
     ("residency-empty", "No cluster fulfils scheduling, propagation and residency together.",

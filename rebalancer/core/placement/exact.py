@@ -46,6 +46,10 @@ SMALL_FLEET = 100
 """So many workloads are solved in one exact program; more in batches by priority, each exact in what is left."""
 
 
+class NoSolutionError(ValueError):
+    """HiGHS ended without a feasible point, or refused the numbers."""
+
+
 class _Program:
     """Collects columns and rows for HiGHS."""
 
@@ -79,6 +83,12 @@ class _Program:
             self.value.append(value)
         self.start.append(len(self.index))
 
+    def _check(self) -> None:
+        """Refuses what is no number: HiGHS may never come back from it."""
+        bounds = (*self.lower, *self.upper, *self.row_lower, *self.row_upper)
+        if any(map(math.isnan, bounds)) or not all(map(math.isfinite, (*self.cost, *self.value))):
+            raise NoSolutionError("a cost or bound is no number")
+
     def _run(self, *, whole: bool) -> Any:
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
@@ -111,17 +121,18 @@ class _Program:
             (values of the columns, gap to the bound, the plan's cost, the bound).
 
         Raises:
-            ValueError: HiGHS found no solution; the model is built so that there always is one.
+            NoSolutionError: HiGHS found none, or a number is none. The model itself always has a solution.
         """
+        self._check()
         solver = self._run(whole=True)
         info = solver.getInfo()
-        if info.primal_solution_status != 2:  # 2: a feasible point is known
-            raise ValueError(f"placement has no solution: {solver.modelStatusToString(solver.getModelStatus())}")
         values = list(solver.getSolution().col_value)
+        if info.primal_solution_status != 2:  # 2: a feasible point is known
+            raise NoSolutionError(solver.modelStatusToString(solver.getModelStatus()))
         return values, float(info.mip_gap), float(info.objective_function_value), float(info.mip_dual_bound)
 
     def duals(self) -> list[float]:
-        """Row duals of the relaxation: what a row's bound is worth."""
+        """Row duals of the relaxation: what a row's bound is worth; empty where HiGHS found none."""
         return list(self._run(whole=False).getSolution().row_dual)
 
 
@@ -266,14 +277,37 @@ def solve_exactly(
     found = []
     for first in range(0, len(ordered), SMALL_FLEET):
         batch = ordered[first : first + SMALL_FLEET]
-        found.append(_solve_batch(batch, free))
-        result |= found[-1].items
-        for item in batch:
-            for cluster, count in result[item.workload].replicas.items():
-                added = max(0, count - item.now.get(cluster, 0))
-                for row, need in zip(free, (item.cpu, item.memory, 1.0), strict=True):
-                    row[cluster] = row.get(cluster, math.inf) - added * need
-    return found[0] if len(found) == 1 else Solution(result, math.nan)
+        try:
+            solved = [_solve_batch(batch, free)]
+            _take(batch, solved[0].items, free)
+        except NoSolutionError:
+            solved = [_solve_alone(item, free) for item in batch]
+        found += solved
+        for part in solved:
+            result |= part.items
+    unsolved = {w: why for part in found for w, why in part.unsolved.items()}
+    return found[0] if len(found) == 1 else Solution(result, math.nan, unsolved=unsolved)
+
+
+def _take(items: Sequence[Item], placed: Mapping[str, Placed], free: Sequence[dict[str, float]]) -> None:
+    """Takes what starts off the room that is left."""
+    for item in items:
+        for cluster, count in placed[item.workload].replicas.items():
+            added = max(0, count - item.now.get(cluster, 0))
+            for row, need in zip(free, (item.cpu, item.memory, 1.0), strict=True):
+                row[cluster] = row.get(cluster, math.inf) - added * need
+
+
+def _solve_alone(item: Item, free: Sequence[dict[str, float]]) -> Solution:
+    """One workload of a batch without a solution, so that the others don't suffer; without an answer it stays."""
+    try:
+        solved = _solve_batch([item], free)
+    except NoSolutionError as error:
+        now = {c: item.now.get(c, 0) for c in item.clusters}
+        short = max(0, item.replicas - sum(now.values()))
+        return Solution({item.workload: Placed(now, {}, short, 0.0)}, math.nan, unsolved={item.workload: str(error)})
+    _take([item], solved.items, free)
+    return solved
 
 
 def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> Solution:
@@ -298,7 +332,7 @@ def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> 
         for cluster in item.roomless - item.frozen - item.leave:
             program.upper[at[item.workload].new[cluster]] = total_of(item)
     duals = program.duals() if room else []
-    price = {key: max(0.0, -duals[row]) / scale for key, (row, scale) in room.items()}
+    price = {key: max(0.0, -duals[row]) / scale for key, (row, scale) in room.items() if duals}
     shadow = {
         c: Shadow(price.get((0, c), 0.0), price.get((1, c), 0.0) * GIB, price.get((2, c), 0.0))
         for c in sorted({c for _, c in room})

@@ -98,6 +98,7 @@ class Solution:
         gap_ratio: how far the plan costs more than the proven bound at most; NaN if unknown.
         cost, bound: $/h of the plan, and what no plan is below; NaN if unknown.
         shadow: cluster -> what its room is worth; empty if unknown.
+        unsolved: workload -> what the solver said; such a workload is given as it stands.
     """
 
     items: Mapping[str, Placed]
@@ -105,6 +106,7 @@ class Solution:
     cost: float = math.nan
     bound: float = math.nan
     shadow: Mapping[str, Shadow] = field(default_factory=dict)
+    unsolved: Mapping[str, str] = field(default_factory=dict)
 
 
 def held(item: Item, where: Collection[str]) -> int:

@@ -96,6 +96,9 @@ def _changes(
 ) -> list[Action]:
     """What the guardrails let through of scaling and moves, after what the moves in flight need."""
     placed = steps.items[draft.workload]
+    if draft.workload in steps.unsolved:
+        draft.refuse("no-solution", "", f"the solver said: {steps.unsolved[draft.workload]}")
+        return flying
     _shortfall(draft, placed)
     scaling, adds, cuts = act.scale(draft, placed.replicas)
     kept = _guard(draft, scaling, flying, ground)
@@ -142,12 +145,37 @@ def _solve(
     drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
 ) -> tuple[placement.Solution, dict[str, placement.Item], placement.Warm | None]:
     """The optimum that the moves work towards."""
+    _decrease_after_moves(drafts, ground)
     items = {w: item(d, ground, None) for w, d in drafts.items()}
     settings = ground.settings
     solution, warm = placement.solve(
         list(items.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed
     )
     return solution, items, warm
+
+
+def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
+    """Lets a decrease take only what it would take if no move in flight held its ends.
+
+    Otherwise all of it falls on the other clusters, whose users get a replica back by a move as soon as the ends are
+    free again. The guardrails go on asking only for what would do, so that a replica that never becomes ready blocks
+    neither the move nor, through it, its own end.
+    """
+    held, items = {}, []
+    for workload, draft in drafts.items():
+        if draft.wanted.reason == "demand-down" and moves.records(draft.placements):
+            held[workload] = {c for c in draft.frozen if draft.barred.get(c) == "move-in-flight"}
+            given = item(draft, ground, None)
+            items.append(replace(given, frozen=given.frozen - held[workload]))
+    ideal, _ = placement.solve(items, *_free(ground), kernels=ground.settings.kernels, seed=ground.settings.seed)
+    for workload, ends in held.items():
+        draft, best = drafts[workload], ideal.items[workload].replicas
+        stay = sum(n if c in draft.frozen or c in ends else min(n, best[c]) for c, n in draft.now.items())
+        would_do, keep = draft.wanted.replicas, min(stay, sum(draft.now.values()))
+        if keep > would_do:
+            draft.refuse("move-in-flight", "", f"{would_do} replicas would do, {keep} stay until the move ends")
+            reason = draft.wanted.reason if keep < sum(draft.now.values()) else ""
+            draft.wanted, draft.suffice = replace(draft.wanted, replicas=keep, reason=reason), would_do
 
 
 def _free(ground: Ground) -> tuple[dict[str, float], dict[str, float]]:
@@ -220,7 +248,7 @@ def _guard(draft: Draft, wanted: list[Action], before: list[Action], ground: Gro
         paused_clusters=draft.scene.untouchable,
         brake=ground.brake,
         demand_complete=not isinstance(demand, Unknown) and not demand.missing,
-        wanted=draft.wanted.replicas,
+        wanted=int(min(draft.wanted.replicas, draft.suffice)),
     )
     kept = list(before)
     for action in wanted:

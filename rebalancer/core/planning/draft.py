@@ -31,6 +31,7 @@ class Draft:
         origins: origin -> demand in replica equivalents; empty if unknown.
         barred: cluster -> reason id why nothing new goes there.
         frozen, leave, lost: clusters by fate.
+        suffice: replicas that would do where a part of a decrease waits for moves in flight; else infinite.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
     """
@@ -49,6 +50,7 @@ class Draft:
     frozen: set[str] = field(default_factory=set)
     leave: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    suffice: float = math.inf
     hold: str = ""
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)

@@ -259,3 +259,13 @@ def test_a_spread_weight_evens_out() -> None:
 )
 def test_what_a_placement_misses_is_counted(given: Item, replicas: dict[str, int], missed: int) -> None:
     assert shortfall(given, replicas) == missed
+
+
+@pytest.mark.parametrize("number", [math.nan, -math.inf])
+def test_a_workload_without_a_solution_stays_as_it_is_and_the_others_are_placed(number: float) -> None:
+    broken = item(3, {"a": 1}, workload="shop/broken", run=dict.fromkeys(CLUSTERS, number))
+    found = solve([item(3, {"a": 1}, workload="shop/sound"), broken], {}, {})
+    assert set(found.unsolved) == {"shop/broken"}
+    assert sum(found.items["shop/sound"].replicas.values()) == 3
+    assert found.items["shop/broken"].replicas == broken.now
+    assert math.isnan(found.gap_ratio)

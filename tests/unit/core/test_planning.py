@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from rebalancer.core.model import (
     Moved,
     Placement,
     Plan,
+    Price,
     SetReplicas,
     Sight,
     Snapshot,
@@ -395,6 +397,12 @@ AWAY = {"eu-1": 4, "us-1": 0, "ap-1": 0}
 LESS = {"eu": 5.0, "us": 5.0, "ap": 5.0}
 NO_ORIGIN = Demand("requests/s", 90.0, as_of_s=NOW)
 
+
+def priced(cpu_core_hour: float) -> ClusterState:
+    found = cluster_state("us-1")
+    return replace(found, cluster=replace(found.cluster, price=Price(cpu_core_hour)))
+
+
 REFUSED: dict[str, Case] = {
     "observe-only": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, observe_only=True)),
     "paused": Case(dict(AWAY), {"ap": 36.0}, replace(POLICY, paused=True)),
@@ -427,6 +435,7 @@ REFUSED: dict[str, Case] = {
     "no-room": Case(
         dict(SETTLED), {"eu": 300.0}, change={"states": {c: cluster_state(c, room_cpu=1.0) for c in REGIONS}}
     ),
+    "no-solution": Case(dict(SETTLED), EVERYWHERE, change={"states": {"us-1": priced(math.nan)}}),
     "rtt-unknown": Case(
         dict(SETTLED),
         EVERYWHERE,
