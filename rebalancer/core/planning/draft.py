@@ -310,16 +310,21 @@ def _may_move(draft: Draft, ground: Ground) -> None:
     """Says why no voluntary move may begin, if so."""
     policy = draft.policy
     missed = moves.not_followed(draft.placements, ground.snapshot.at_s)
+    failed = moves.quarantined(draft.placements, ground.snapshot.at_s)
     if policy.frozen:
         draft.hold = "freeze"
     elif policy.steering == "none":
         draft.hold = "not-steerable"
+    elif failed:
+        draft.hold = "quarantine"
+        told = ", ".join(f"{m.source} -> {m.target} {m.outcome}" for m in failed)
+        draft.refuse(draft.hold, failed[-1].target, f"{len(failed)} moves failed in a row: {told}")
     elif missed is not None:
         draft.hold = "traffic-did-not-follow"
         draft.refuse(draft.hold, missed.target, f"move {missed.id} of {missed.replicas} replica(s)")
     elif policy.strategy == "LatencyFirst" and not draft.origins:
         draft.hold = "origin-unknown"
-    if draft.hold and draft.hold != "traffic-did-not-follow":
+    if draft.hold and draft.hold not in ("traffic-did-not-follow", "quarantine"):
         draft.refuse(draft.hold)
 
 

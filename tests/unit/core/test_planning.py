@@ -69,7 +69,7 @@ def kinds(found: Plan) -> list[tuple[str, str, str, str]]:
 
 
 def ended(outcome: str, source: str, target: str, ago_s: float, replicas: int = 1) -> tuple[Moved, ...]:
-    return (Moved("m", NOW - ago_s, source, target, replicas, outcome),)  # type: ignore[arg-type]  # test helper
+    return (Moved(f"{outcome}{ago_s}", NOW - ago_s, source, target, replicas, outcome),)  # type: ignore[arg-type]  # test helper
 
 
 # --- what it does
@@ -452,6 +452,15 @@ REFUSED: dict[str, Case] = {
     "stabilising": Case(dict(SETTLED), LESS, memory=replace(CALM, recommendations={})),
     "large-drop": Case({"eu-1": 12, "us-1": 12, "ap-1": 12}, LESS),
     "cool-down": Case({**AWAY, "eu-1": placement("eu-1", 4, moved=ended("done", "ap-1", "eu-1", 60))}, {"ap": 36.0}),
+    "quarantine": Case(
+        {
+            **AWAY,
+            "eu-1": placement(
+                "eu-1", 4, moved=tuple(m for ago in (3700, 4700, 5700) for m in ended("timed-out", "eu-1", "ap-1", ago))
+            ),
+        },
+        {"ap": 36.0},
+    ),
     "unschedulable": Case(
         {**AWAY, "eu-1": placement("eu-1", 4, moved=ended("timed-out", "eu-1", "ap-1", 1800))}, {"ap": 36.0}
     ),
