@@ -74,6 +74,48 @@ class Container(Base, frozen=True):
     restart_policy: str = ""
 
 
+class NodeExpression(Base, frozen=True):
+    """An expression of a node affinity."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Base, frozen=True):
+    """A term of a node affinity: all of its expressions hold."""
+
+    match_expressions: list[NodeExpression] | None = None
+    match_fields: list[NodeExpression] | None = None
+
+
+class NodeTerms(Base, frozen=True):
+    """Terms of which one holds."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Base, frozen=True):
+    """What nodes a pod must have; what it prefers is not read."""
+
+    required: NodeTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(Base, frozen=True):
+    """Affinity of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PodToleration(Base, frozen=True):
+    """A toleration."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(Base, frozen=True):
     """A pod's spec."""
 
@@ -83,6 +125,8 @@ class PodSpec(Base, frozen=True):
     resources: Resources | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[PodToleration] | None = None
 
 
 class Condition(Base, frozen=True):
@@ -170,6 +214,7 @@ class NodeTaint(Base, frozen=True):
     """A taint."""
 
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 

@@ -155,13 +155,30 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What is free on one schedulable node; already less what running and bound pods request."""
+    """What is free on one schedulable node; already less what running and bound pods request.
+
+    Attributes:
+        free_cpu, free_memory, free_pods: cores, bytes and pods.
+        taints: those that bar pods.
+        extended: free units of other resources, such as GPUs.
+    """
 
     name: str
     free_cpu: float
     free_memory: float
     free_pods: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    extended: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMatch:
+    """One expression of a required node affinity: a label's key, an operator of Kubernetes, and its values."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +189,7 @@ class ClusterState:
         cluster: its declaration.
         seen_s: last good answer of its API server; None if never.
         nodes: room by node, or Unknown.
-        allocatable_cpu, allocatable_memory: cores and bytes of all schedulable nodes; NaN if unknown.
+        allocatable_cpu, allocatable_memory: cores and bytes of all nodes without taints; NaN if unknown.
         version: server version, empty if unknown.
         error: why the last observation failed; empty if it did not.
     """
@@ -228,6 +245,9 @@ class Placement:
         wanted: spec.replicas.
         ready_since_s: for each ready replica the time since it is ready, ascending.
         cpu, memory: what one replica requests, cores and bytes; 0 where it requests nothing.
+        extended: units of other resources that one replica requests.
+        node_selector, affinity, tolerations: which nodes take it. Of the affinity's terms one has to hold, of a term
+            all expressions; without terms any node will do.
         move: the intent found on the object.
         moved: ended moves found on the object.
         owner: who else owns the replicas: `hpa`, `rollout`, or empty.
@@ -247,6 +267,9 @@ class Placement:
     resource_version: str = ""
     uid: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    affinity: tuple[tuple[NodeMatch, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    extended: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
     observed_s: float = 0.0

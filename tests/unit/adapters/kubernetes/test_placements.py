@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalancer.adapters.kubernetes import marks, placements
+from rebalancer.adapters.kubernetes import marks, placements, shapes
 from rebalancer.adapters.kubernetes.placements import Objects, ReadyMemory
 from rebalancer.adapters.kubernetes.structs import Autoscaler, Deployment, Node, Pod, PodSpec, quantity
-from rebalancer.core.model import Moved, MoveRecord
+from rebalancer.core.model import Effect, Moved, MoveRecord, NodeMatch, Toleration
 from rebalancer.core.policy import Policy
 
 NOW = 1_800_000_000.0
@@ -82,11 +82,11 @@ def test_requests_count_init_containers_sidecars_and_overhead_as_the_scheduler_d
         "initContainers": [container("50m", restartPolicy="Always"), container("1")],
         "overhead": {"cpu": "10m", "memory": "1Mi"},
     }
-    cpu, memory = placements.requests_of(made(PodSpec, spec))
+    cpu, memory = shapes.requests_of(made(PodSpec, spec))
     assert cpu == pytest.approx(1.05 + 0.01)
     assert memory == 2**20
     whole = {**spec, "resources": {"requests": {"cpu": "2"}}}
-    assert placements.requests_of(made(PodSpec, whole))[0] == pytest.approx(2.01)
+    assert shapes.requests_of(made(PodSpec, whole))[0] == pytest.approx(2.01)
 
 
 def test_room_counts_only_nodes_that_take_pods() -> None:
@@ -98,8 +98,44 @@ def test_room_counts_only_nodes_that_take_pods() -> None:
         a_node("down", ready="Unknown"),
     ]
     rooms, cpu, memory = placements.room(nodes, [a_pod(), a_pod(node="tainted")])
-    assert [(r.name, r.free_cpu, r.free_pods) for r in rooms] == [("n1", 3.0, 9), ("preferred", 4.0, 10)]
+    found = [(r.name, r.free_cpu, r.free_pods, len(r.taints)) for r in rooms]
+    assert found == [("n1", 3.0, 9, 0), ("preferred", 4.0, 10, 0), ("tainted", 3.0, 9, 1)]
     assert (cpu, memory) == (8.0, 16 * 2**30)
+
+
+def test_gpus_are_counted_on_their_node_and_asked_for_by_the_pod() -> None:
+    node = made(Node, {"metadata": {"name": "g"}, "status": {
+        "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "4"},
+        "conditions": [{"type": "Ready", "status": "True"}]}})  # fmt: skip
+    spec = {"nodeName": "g", "containers": [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "3"}}}]}
+    rooms, _, _ = placements.room([node], [made(Pod, {"metadata": {"name": "p"}, "spec": spec})])
+    assert rooms[0].extended == {"nvidia.com/gpu": 1.0}
+    assert shapes.extended_of(made(PodSpec, spec)) == {"nvidia.com/gpu": 3.0}
+
+
+def test_which_nodes_a_pod_takes_is_read_from_the_template() -> None:
+    spec = {
+        "tolerations": [{"key": "gpu", "operator": "Exists"}, {"key": "soft", "effect": "PreferNoSchedule"},
+                        {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}, {}]}}},
+    }  # fmt: skip
+    found = seen([a_deployment(template={"metadata": {"labels": {"app": "web"}}, "spec": spec})]).placements["shop/web"]
+    assert found.tolerations == (
+        Toleration("gpu", "Exists", "", None),
+        Toleration("a", "Equal", "b", Effect.NO_EXECUTE),
+    )
+    assert found.affinity == (
+        (NodeMatch("zone", "In", ("a", "b")),), (NodeMatch("metadata.name", "In", ("n1",)),), ()
+    )  # fmt: skip
+
+
+def test_an_operator_that_is_none_is_an_error() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Near"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    with pytest.raises(ValueError, match="'Near'"):
+        shapes.affinity_of(made(PodSpec, {"affinity": {"nodeAffinity": required}}))
 
 
 def test_pods_that_wait_for_a_node_take_room_where_most_is_free() -> None:
