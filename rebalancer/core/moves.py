@@ -38,7 +38,7 @@ FOLLOW_BLOCK_S = 3600.0
 SKEW_S = 60.0
 """How far two clocks may differ."""
 FAILED = ("timed-out", "not-followed")
-QUARANTINE_COUNT, QUARANTINE_S = 3, 7200.0
+QUARANTINE_COUNT, QUARANTINE_S = 3, 21_600.0
 """So many failed moves in a row keep a workload back for as long as its objects remember them."""
 NOT_FOLLOWED = "traffic-did-not-follow"
 

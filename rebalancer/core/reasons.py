@@ -89,7 +89,7 @@ _REFUSE = (
     ("stabilising", "Demand fell too short a time ago to take replicas away.", "Wait for the stabilisation window."),
     ("cool-down", "A move brought replicas to the source, or took some from the target, a short time ago.",
      "Wait for the cool-down."),
-    ("quarantine", "Several moves of the workload failed in a row, so it makes no voluntary one for two hours.",
+    ("quarantine", "Several moves of the workload failed in a row, so it makes no voluntary one for six hours.",
      "Look at the pods' events in the targets named, and at how traffic is steered."),
     ("move-budget", "The hourly move budget is used up.", "Raise budget.maxMovesPerHour or wait."),
     ("move-in-flight", "A move of the workload is in flight.", "Wait until it ends."),

@@ -245,7 +245,7 @@ def test_both_ends_of_a_move_cool_down(sentence: str, source: str, target: str, 
         ("three in a row are not", (("timed-out", 100), ("not-followed", 200), ("timed-out", 7000)), 3),
         ("a success begins the count anew", (("timed-out", 1), ("timed-out", 2), ("done", 3), ("timed-out", 4)), 0),
         ("what somebody cancelled is no failure", (("cancelled", 1), ("cancelled", 2), ("timed-out", 3)), 0),
-        ("what is long ago is forgotten", (("timed-out", 1), ("timed-out", 2), ("timed-out", 7201)), 0),
+        ("what is long ago is forgotten", (("timed-out", 1), ("timed-out", 2), ("timed-out", 21601)), 0),
     ],
 )
 def test_repeated_failures_quarantine_a_workload(sentence: str, past: tuple[tuple[str, float], ...], kept: int) -> None:
