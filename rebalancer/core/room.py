@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rebalancer.core.model import ClusterState, NodeMatch, NodeRoom, Placement, Toleration, Unknown
@@ -120,6 +120,13 @@ def fits(room: Room, shape: Shape) -> int:
         if need > 0:
             open_ = min(open_, math.floor(free / need + 1e-9))
     return open_ + dedicated
+
+
+def within(quota: Mapping[str, float], shape: Shape, most: int) -> int:
+    """How many replicas, at most `most`, the quotas of their namespace leave; a resource without a quota is free."""
+    needs = (("pods", 1.0), ("cpu", shape.cpu), ("memory", shape.memory), *shape.extended)
+    left = [math.floor(quota[name] / need + 1e-9) for name, need in needs if need > 0 and name in quota]
+    return max(0, min([most, *left]))
 
 
 def dedicated(room: Room, shapes: Collection[Shape]) -> tuple[float, float]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rebalancer.adapters.kubernetes import marks
+from rebalancer.adapters.kubernetes.limits import budgets_of
 from rebalancer.adapters.kubernetes.shapes import (
     affinity_of,
     extended_of,
@@ -19,7 +20,7 @@ from rebalancer.adapters.kubernetes.shapes import (
     taints_of,
     tolerations_of,
 )
-from rebalancer.adapters.kubernetes.structs import Autoscaler, Deployment, Node, Pod, quantity
+from rebalancer.adapters.kubernetes.structs import Autoscaler, Budget, Deployment, Node, Pod, quantity
 from rebalancer.core.model import NodeRoom, Placement, Taint
 from rebalancer.core.policy import Policy
 
@@ -36,6 +37,7 @@ class Objects:
     pods: Sequence[Pod] | None
     nodes: Sequence[Node] | None
     autoscalers: Sequence[Autoscaler] | None
+    budgets: Sequence[Budget] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,9 @@ def read(cluster: str, objects: Objects, policies: Sequence[Policy], memory: Rea
         elif f"{one.key}-canary" in canaries:
             owner = "rollout"
         placement, problem = _placement(cluster, one, pods, owner, memory, now)
-        placements[one.key] = placement
+        labels = one.spec.template.metadata.labels or {}
+        known = None if objects.budgets is None else budgets_of(objects.budgets, one.metadata.namespace, labels)
+        placements[one.key] = replace(placement, budgets=known)
         chosen[one.key] = matching[0]
         if problem:
             problems.append(f"{cluster}: {one.key}: {problem}")
@@ -237,6 +241,9 @@ def _placement(
         affinity=affinity_of(template.spec),
         tolerations=tolerations_of(template.spec),
         extended=extended_of(template.spec),
+        claims=tuple(
+            v.persistent_volume_claim.claim_name for v in template.spec.volumes or () if v.persistent_volume_claim
+        ),
         labels={**(meta.labels or {}), **(template.metadata.labels or {})},
         paused=one.spec.paused,
         observed_s=now,

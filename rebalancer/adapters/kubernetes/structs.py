@@ -174,11 +174,29 @@ class TemplateMeta(Base, frozen=True):
     labels: dict[str, str] | None = None
 
 
+class Claim(Base, frozen=True):
+    """A volume claim that a volume names."""
+
+    claim_name: str = ""
+
+
+class Volume(Base, frozen=True):
+    """A volume."""
+
+    persistent_volume_claim: Claim | None = None
+
+
+class TemplateSpec(PodSpec, frozen=True):
+    """A template's pod spec; pods themselves are read without their volumes."""
+
+    volumes: list[Volume] | None = None
+
+
 class Template(Base, frozen=True):
     """A pod template."""
 
     metadata: TemplateMeta = TemplateMeta()
-    spec: PodSpec = PodSpec()
+    spec: TemplateSpec = TemplateSpec()
 
 
 class DeploymentSpec(Base, frozen=True):
@@ -265,6 +283,57 @@ class Autoscaler(Base, frozen=True):
 
     metadata: Meta
     spec: AutoscalerSpec = AutoscalerSpec()
+
+
+class QuotaSpec(Base, frozen=True):
+    """A quota's spec."""
+
+    hard: dict[str, Quantity] | None = None
+    scopes: list[str] | None = None
+
+
+class QuotaStatus(Base, frozen=True):
+    """A quota's status."""
+
+    hard: dict[str, Quantity] | None = None
+    used: dict[str, Quantity] | None = None
+
+
+class Quota(Base, frozen=True):
+    """A ResourceQuota."""
+
+    metadata: Meta
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
+class BudgetSpec(Base, frozen=True):
+    """A PodDisruptionBudget's spec."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    selector: Selector | None = None
+
+
+class Budget(Base, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: Meta
+    spec: BudgetSpec = BudgetSpec()
+
+
+class QuotaList(Base, frozen=True):
+    """A page of quotas."""
+
+    metadata: ListMeta
+    items: list[Quota] | None = None
+
+
+class BudgetList(Base, frozen=True):
+    """A page of PodDisruptionBudgets."""
+
+    metadata: ListMeta
+    items: list[Budget] | None = None
 
 
 class PodList(Base, frozen=True):

@@ -192,6 +192,8 @@ class ClusterState:
         allocatable_cpu, allocatable_memory: cores and bytes of all nodes without taints; NaN if unknown.
         version: server version, empty if unknown.
         error: why the last observation failed; empty if it did not.
+        quotas: namespace -> resource (cpu, memory, pods, or an extended one) -> what its quotas leave, in base units;
+            what is missing has none. Or Unknown.
     """
 
     cluster: Cluster
@@ -201,6 +203,7 @@ class ClusterState:
     allocatable_memory: float = float("nan")
     version: str = ""
     error: str = ""
+    quotas: Mapping[str, Mapping[str, float]] | Unknown = field(default_factory=dict)
 
 
 MoveKind = Literal["migrate", "drift"]
@@ -238,6 +241,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class PodBudget:
+    """A PodDisruptionBudget: fewest available pods, or most unavailable ones; counts, or percentages of all pods."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """A workload in one cluster, as observed.
 
@@ -251,6 +262,8 @@ class Placement:
         move: the intent found on the object.
         moved: ended moves found on the object.
         owner: who else owns the replicas: `hpa`, `rollout`, or empty.
+        claims: volume claims of its pods, whose data is in this cluster only.
+        budgets: its PodDisruptionBudgets; None where nobody can tell.
         resource_version: precondition for writes.
         observed_s: when this was read; older than the cycle where the cluster is out of sight.
     """
@@ -274,6 +287,8 @@ class Placement:
     paused: bool = False
     observed_s: float = 0.0
     unavailable_pods: int = 0
+    budgets: tuple[PodBudget, ...] | None = ()
+    claims: tuple[str, ...] = ()
 
     @property
     def ready(self) -> int:

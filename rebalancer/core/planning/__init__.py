@@ -216,7 +216,8 @@ def _shortfall(draft: Draft, placed: placement.Placed) -> None:
 
 def _refusals(draft: Draft) -> list[Refusal]:
     """The draft's refusals, and one for each cluster that is barred for a reason worth knowing."""
-    told = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown", "taint-not-tolerated", "cluster-lost")
+    told = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown", "taint-not-tolerated", "cluster-lost",
+            "quota-unknown", "quota-full")  # fmt: skip
     noted = {(r.reason, r.cluster) for r in draft.refusals}
     extra = [
         Refusal(draft.workload, reason, cluster, "nothing new goes there")

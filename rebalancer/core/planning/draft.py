@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
@@ -221,6 +221,7 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
 
 def _clusters(draft: Draft, ground: Ground) -> None:
     """Says for each cluster whether replicas may come, stay or must go."""
+    claims = sorted({n for p in draft.placements.values() for n in p.claims})
     flying = {c for r in moves.records(draft.placements).values() for c in (r.source, r.target)}
     for cluster in draft.now:
         reason = _why_barred(draft, ground, cluster)
@@ -229,6 +230,8 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         if cluster in flying:
             draft.frozen.add(cluster)
             draft.barred.setdefault(cluster, "move-in-flight")
+        elif claims and cluster not in draft.policy.data:
+            _stay_with_data(draft, cluster, claims)
         elif reason in ("cluster-suspect", "paused", "view-partial"):
             draft.frozen.add(cluster)
         elif must := _must_leave(draft.workload, draft.policy, ground, cluster):
@@ -243,6 +246,14 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         draft.refuse("cluster-lost", cluster, "its replicas count as gone, nothing is deleted there")
 
 
+def _stay_with_data(draft: Draft, cluster: str, claims: Sequence[str]) -> None:
+    """Holds what reads a volume where it is: nobody said that its data is anywhere else, or that it may be left."""
+    draft.frozen.add(cluster)
+    draft.barred.setdefault(cluster, "volume-bound")
+    if draft.now[cluster]:
+        draft.refuse("volume-bound", cluster, f"its pods claim {', '.join(claims)}; {draft.now[cluster]} stay")
+
+
 def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
     """The first reason why a cluster may receive nothing new; empty if it may."""
     policy, declared = draft.policy, ground.cluster(cluster)
@@ -254,6 +265,8 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
         return "view-partial"
     if isinstance(ground.rooms[cluster], Unknown):
         return "room-unknown"
+    if isinstance(ground.snapshot.clusters[cluster].quotas, Unknown):
+        return "quota-unknown"
     if must := _must_leave(draft.workload, draft.policy, ground, cluster):
         return must
     if not sight.trusted_again(

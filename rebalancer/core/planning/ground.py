@@ -109,6 +109,13 @@ class Ground:
             of[shape] = room.fits(space, shape)
         return of[shape]
 
+    def within_quota(self, cluster: str, workload: str, shape: room.Shape, most: int) -> int:
+        """How many of `most` replicas the quotas of a workload's namespace leave; 0 where these are unknown."""
+        quotas = self.snapshot.clusters[cluster].quotas
+        if isinstance(quotas, Unknown):
+            return 0
+        return room.within(quotas.get(workload.partition("/")[0], {}), shape, most)
+
     def free(self) -> tuple[dict[str, float], dict[str, float]]:
         """Free cores and bytes by cluster for all workloads together, as far as their shapes were asked for."""
         cpu, memory = {}, {}

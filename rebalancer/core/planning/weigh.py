@@ -19,6 +19,13 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     for cluster in draft.now:
         shape = shape_of(draft.placements[cluster], cpu, memory)
         here = 0 if cluster in draft.barred else ground.fits(cluster, shape)
+        if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
+            here = left
+            told = f"{cluster}: the quotas of its namespace leave {left} replica(s)"
+            if told not in draft.lines:
+                draft.lines.append(told)
+            if left == 0:
+                draft.barred[cluster] = "quota-full"
         add_max[cluster] = min(here, draft.wanted.replicas)
         if here < draft.wanted.replicas and cluster not in draft.barred:
             roomless.add(cluster)

@@ -7,7 +7,6 @@ Shown elsewhere, and not repeated here:
 - S41, S47, S48, I1, I5, I6, I7, I11: test_convergence.py. S43: test_moves.py. S59: test_scaling.py.
 - I2: test_guardrails.py. I8, I14: test_placement_fleet.py and test_planning.py. I9: test_cycle.py.
 - I10: test_reasons.py and test_planning.py. I12: test_why.py. I17: test_rollout_ownership.py.
-- S16 and S17 in the small: test_room.py.
 
 S09 holds in part: no ready replica goes, but the rest of the decrease waits until the others are ready or gone.
 
@@ -89,7 +88,7 @@ def one(
 
 
 def test_s09_no_ready_replica_goes_while_others_are_not_ready() -> None:
-    here = {"eu-1": 5, "us-1": placement("us-1", 5, ready=2), "ap-1": 0}
+    here: dict[str, int | Placement] = {"eu-1": 5, "us-1": placement("us-1", 5, ready=2), "ap-1": 0}
     found = one(here, {"eu": 35.0, "us": 34.0}, replace(POLICY, max_moves_per_hour=0))
     cuts = {s.cluster: s.expected - s.replicas for a in found.actions for s in a.steps if isinstance(s, SetReplicas)}
     assert set(cuts) == {"us-1"}
@@ -139,6 +138,13 @@ def test_s14_room_for_one_is_given_once() -> None:
 def test_s16_neither_unknown_nor_no_room_is_endless(nodes: Unknown | tuple[()]) -> None:
     states = {"eu-1": replace(cluster_state("eu-1"), nodes=nodes)}
     assert started(many({"w": {}}, {"w": 3}, states)) == {}
+
+
+def test_s17_a_full_quota_of_the_tenant_is_no_room_for_it() -> None:
+    states = {**room(us_1=9.0), "eu-1": replace(room(eu_1=9.0)["eu-1"], quotas={"shop": {"cpu": 0.0}})}
+    found = many({"shop/w": {}, "blog/w": {}}, {"shop/w": 3, "blog/w": 12}, states)
+    assert found.workloads["shop/w"].planned == {"us-1": 3, "eu-1": 0}
+    assert found.workloads["blog/w"].planned["eu-1"] > 0
 
 
 def test_s18_a_gang_starts_whole_or_not_at_all() -> None:
@@ -249,7 +255,7 @@ def test_s44_a_pod_that_fits_nowhere_is_not_tried_again_and_again() -> None:
 
 @pytest.mark.parametrize("owner", ["hpa", "rollout"])
 def test_s49_s50_who_owns_the_replicas_is_never_overruled(owner: str) -> None:
-    here = {"eu-1": placement("eu-1", 2, owner=owner), "us-1": 1, "ap-1": 1}
+    here: dict[str, int | Placement] = {"eu-1": placement("eu-1", 2, owner=owner), "us-1": 1, "ap-1": 1}
     assert one(here, {"ap": 300.0}).actions == ()
 
 

@@ -432,6 +432,17 @@ REFUSED: dict[str, Case] = {
         EVERYWHERE,
         change={"states": {"us-1": replace(cluster_state("us-1"), nodes=Unknown("room-unknown"))}},
     ),
+    "volume-bound": Case({**AWAY, "eu-1": placement("eu-1", 4, claims=("disk",))}, {"ap": 36.0}),
+    "quota-unknown": Case(
+        dict(SETTLED),
+        EVERYWHERE,
+        change={"states": {"us-1": replace(cluster_state("us-1"), quotas=Unknown("quota-unknown"))}},
+    ),
+    "quota-full": Case(
+        dict(SETTLED),
+        {"us": 300.0},
+        change={"states": {"us-1": replace(cluster_state("us-1"), quotas={"shop": {"cpu": 0.2}})}},
+    ),
     "no-room": Case(
         dict(SETTLED), {"eu": 300.0}, change={"states": {c: cluster_state(c, room_cpu=1.0) for c in REGIONS}}
     ),
@@ -578,3 +589,14 @@ def test_more_demand_never_wants_fewer_replicas(replicas: tuple[int, ...], load:
         return found
 
     assert wanted(0.0) <= wanted(float(more))
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_what_claims_a_volume_moves_only_where_its_data_is(drained: bool) -> None:
+    here: dict[str, int | Placement] = {**AWAY, "eu-1": placement("eu-1", 4, claims=("disk",))}
+    states = {"eu-1": cluster_state("eu-1", drain=drained)}
+    assert one(snapshot(here, {"ap": 36.0}, states=states), {"ap": 36.0}).actions == ()
+    there = replace(POLICY, data={"eu-1": 0.5, "us-1": 0.5})
+    found = one(snapshot(here, {"ap": 36.0}, states=states), {"ap": 36.0}, there)
+    assert {a.target for a in found.actions} <= {"us-1"}
+    assert bool(found.actions) == drained  # for the users in ap-1, us-1 is no better

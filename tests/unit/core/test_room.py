@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalancer.core.model import Cluster, ClusterState, Effect, NodeMatch, NodeRoom, Taint, Toleration, Unknown
-from rebalancer.core.room import Room, Shape, dedicated, fits, of
+from rebalancer.core.room import Room, Shape, dedicated, fits, of, within
 
 GIB = 2.0**30
 
@@ -79,6 +79,21 @@ def asks(key: str, operator: str, *values: str) -> Shape:
 )  # fmt: skip
 def test_only_nodes_that_take_the_pod_are_room(sentence: str, shape: Shape, count: int) -> None:
     assert fits(MIXED, shape) == count, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "quota", "count"),
+    [
+        ("no quota binds nothing", {}, 9),
+        ("a full quota leaves none (S17)", {"cpu": 0.0}, 0),
+        ("the least of them binds", {"cpu": 3.0, "pods": 2.0, "memory": 9.0}, 2),
+        ("GPUs have quotas of their own", {"nvidia.com/gpu": 1.0}, 1),
+        ("what is not requested is not bound", {"memory": 0.0}, 9),
+        ("a quota that is overdrawn leaves none", {"cpu": -4.0}, 0),
+    ],
+)
+def test_quotas_bound_what_a_namespace_starts(sentence: str, quota: dict[str, float], count: int) -> None:
+    assert within(quota, Shape(1.0, extended=ONE_GPU), 9) == count, sentence
 
 
 def test_tainted_nodes_are_room_for_all_together_only_where_somebody_tolerates_them() -> None:
