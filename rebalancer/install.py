@@ -154,8 +154,9 @@ def rbac() -> list[Object]:
         _role(MEMBER, [
             (["apps"], ["deployments"], ["get", "list", "patch"]),
             (["apps"], ["deployments/scale"], ["get", "update"]),
-            ([""], ["pods", "nodes"], ["list"]),
+            ([""], ["pods", "nodes", "resourcequotas"], ["list"]),
             (["autoscaling"], ["horizontalpodautoscalers"], ["list"]),
+            (["policy"], ["poddisruptionbudgets"], ["list"]),
             (["events.k8s.io"], ["events"], ["create"]),
         ]),
         _role(ROLLOUTS, [

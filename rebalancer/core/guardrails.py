@@ -5,6 +5,7 @@ A veto stops a change; it never makes one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -113,7 +114,7 @@ def _disruption(action: Action, scene: Guarded) -> Refusal | None:
     ready = sum(p.ready for p in standing.values())
     ready -= sum(_taken(s, scene) for a in scene.allowed for s in _lower(a))
     wanted = scene.wanted if scene.wanted is not None else sum(p.wanted for p in standing.values())
-    floor = wanted - resolve_count(scene.policy.max_unavailable, wanted)
+    floor = max(wanted - resolve_count(scene.policy.max_unavailable, wanted), _kept_by_budgets(standing, wanted))
     for step in _lower(action):
         gone = _taken(step, scene)
         if gone and ready - gone < floor:
@@ -121,6 +122,25 @@ def _disruption(action: Action, scene: Guarded) -> Refusal | None:
                            f"{ready} ready, {gone} would go, {floor} must stay")  # fmt: skip
         ready -= gone
     return None
+
+
+def _kept_by_budgets(standing: Mapping[str, Placement], wanted: int) -> int:
+    """Ready replicas that PodDisruptionBudgets keep, counted over the fleet; all where nobody can read them."""
+    floor = 0
+    for placement in standing.values():
+        if placement.budgets is None:
+            return wanted
+        for one in placement.budgets:
+            if one.min_available is not None:
+                floor = max(floor, _rounded_up(one.min_available, wanted))
+            if one.max_unavailable is not None:
+                floor = max(floor, wanted - _rounded_up(one.max_unavailable, wanted))
+    return floor
+
+
+def _rounded_up(value: int | str, total: int) -> int:
+    """A count, or a percentage of the total as Kubernetes rounds it for budgets."""
+    return math.ceil(float(value.rstrip("%")) / 100.0 * total - 1e-9) if isinstance(value, str) else value
 
 
 def _taken(step: SetReplicas, scene: Guarded) -> int:

@@ -37,6 +37,9 @@ FOLLOW_AFTER_S = 120.0
 FOLLOW_BLOCK_S = 3600.0
 SKEW_S = 60.0
 """How far two clocks may differ."""
+FAILED = ("timed-out", "not-followed")
+QUARANTINE_COUNT, QUARANTINE_S = 3, 21_600.0
+"""So many failed moves in a row keep a workload back for as long as its objects remember them."""
 NOT_FOLLOWED = "traffic-did-not-follow"
 
 
@@ -45,7 +48,7 @@ class MoveSettings:
     """Times of the move machine.
 
     Attributes:
-        cool_down_s: how long neither end of a finished move takes part in the reverse one.
+        cool_down_s: how long what a move brought stays, and what it emptied is not filled again.
         follow_after_s: how long ready replicas may stay without traffic before the move is undone.
     """
 
@@ -124,9 +127,13 @@ def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float)
 
 
 def cooling(placements: Mapping[str, Placement], source: str, target: str, now: float, settings: MoveSettings) -> bool:
-    """Says whether the reverse of a move from `source` to `target` ended too short a time ago."""
+    """Says whether a move ended a short time ago that brought replicas to `source`, or took some from `target`.
+
+    Both ends cool down: a move on from where replicas just came, or into where they just left, undoes a decision as
+    the plain reverse does, only by way of a third cluster. The same direction again is no reversal.
+    """
     return any(
-        m.source == target and m.target == source and _recent(m, now, settings.cool_down_s)
+        (m.target == source or m.source == target) and _recent(m, now, settings.cool_down_s)
         for m in ended(placements).values()
     )
 
@@ -137,6 +144,17 @@ def timed_out(placements: Mapping[str, Placement], source: str, target: str, now
         m.outcome == "timed-out" and (m.source, m.target) == (source, target) and _recent(m, now, FOLLOW_BLOCK_S)
         for m in ended(placements).values()
     )
+
+
+def quarantined(placements: Mapping[str, Placement], now: float) -> tuple[Moved, ...]:
+    """Returns the failed moves for which the workload makes no voluntary one; empty if it may move.
+
+    It is kept back once so many of its moves failed in a row; a move that was done begins the count anew.
+    """
+    recent = sorted((m for m in ended(placements).values() if _recent(m, now, QUARANTINE_S)), key=lambda m: m.ended_s)
+    last_done = max((i for i, m in enumerate(recent) if m.outcome == "done"), default=-1)
+    failed = tuple(m for m in recent[last_done + 1 :] if m.outcome in FAILED)
+    return failed if len(failed) >= QUARANTINE_COUNT else ()
 
 
 def not_followed(placements: Mapping[str, Placement], now: float) -> Moved | None:

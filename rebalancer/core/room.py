@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rebalancer.core.model import ClusterState, NodeRoom, Unknown
+from rebalancer.core.model import ClusterState, NodeMatch, NodeRoom, Placement, Toleration, Unknown
+
+NAME_FIELD = "metadata.name"
+"""The one field, instead of a label, that a node affinity may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class Room:
     """Room of one cluster.
 
     Attributes:
-        cpu, memory: free cores and bytes after the reserve; never negative.
+        cpu, memory: free cores and bytes of the nodes without taints, after the reserve; never negative.
         nodes: room by node.
     """
 
@@ -28,8 +31,9 @@ def of(state: ClusterState) -> Room | Unknown:
     if isinstance(state.nodes, Unknown):
         return state.nodes
     keep = state.cluster.reserve_ratio
-    cpu = sum(n.free_cpu for n in state.nodes) - keep * _finite(state.allocatable_cpu)
-    memory = sum(n.free_memory for n in state.nodes) - keep * _finite(state.allocatable_memory)
+    ordinary = [n for n in state.nodes if not n.taints]
+    cpu = sum(n.free_cpu for n in ordinary) - keep * _finite(state.allocatable_cpu)
+    memory = sum(n.free_memory for n in ordinary) - keep * _finite(state.allocatable_memory)
     return Room(max(0.0, cpu), max(0.0, memory), state.nodes)
 
 
@@ -37,32 +41,109 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def fits(room: Room, cpu: float, memory: float, selector: Mapping[str, str]) -> int:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one replica needs of a node; equal shapes fit equally often.
+
+    Attributes:
+        cpu, memory: requests, cores and bytes; 0 takes no part.
+        extended: (resource, units) of other requests.
+        selector: (label, value) that are asked for.
+        affinity: terms of which one has to hold; empty asks for nothing.
+        tolerations: of node taints.
+    """
+
+    cpu: float = 0.0
+    memory: float = 0.0
+    extended: tuple[tuple[str, float], ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[tuple[NodeMatch, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+def shape_of(placement: Placement, cpu: float, memory: float) -> Shape:
+    """Returns the shape of a placement's replicas, with requests given."""
+    return Shape(
+        cpu, memory, tuple(sorted(placement.extended.items())), tuple(sorted(placement.node_selector.items())),
+        placement.affinity, placement.tolerations,
+    )  # fmt: skip
+
+
+def takes(node: NodeRoom, shape: Shape) -> bool:
+    """Says whether a node would take such a replica at all: selector, required affinity and taints."""
+    if any(node.labels.get(k) != v for k, v in shape.selector):
+        return False
+    if shape.affinity and not any(all(_holds(node, one) for one in term) for term in shape.affinity if term):
+        return False
+    return all(any(t.tolerates(taint) for t in shape.tolerations) for taint in node.taints)
+
+
+def _holds(node: NodeRoom, match: NodeMatch) -> bool:
+    """One expression, by the rules of Kubernetes: NotIn holds where the label is missing, Gt and Lt compare numbers."""
+    value = node.name if match.key == NAME_FIELD else node.labels.get(match.key)
+    if match.operator in ("Exists", "DoesNotExist"):
+        return (value is not None) == (match.operator == "Exists")
+    if match.operator == "NotIn":
+        return value not in match.values
+    if value is None:
+        return False
+    if match.operator == "In":
+        return value in match.values
+    try:
+        here, asked = int(value), int(match.values[0])
+    except (ValueError, IndexError):
+        return False
+    return here > asked if match.operator == "Gt" else here < asked
+
+
+def fits(room: Room, shape: Shape) -> int:
     """How many replicas fit, node by node: the sum of the floors, not the floor of the sum.
 
     Args:
         room: room of the cluster.
-        cpu: cores one replica requests; 0 takes no part.
-        memory: bytes one replica requests; 0 takes no part.
-        selector: node labels that are asked for.
+        shape: what one replica needs.
 
     Returns:
-        Replicas, bounded by the free pods of the nodes and by the room after the reserve.
+        Replicas, bounded by the free pods of the matching nodes; on nodes without taints also by the room after the
+        reserve.
     """
-    count = 0
+    open_, dedicated = 0, 0
     for node in room.nodes:
-        if any(node.labels.get(k) != v for k, v in selector.items()):
+        if not takes(node, shape):
             continue
-        if not (math.isfinite(node.free_cpu) and math.isfinite(node.free_memory)):
-            continue
-        here = node.free_pods
-        if cpu > 0:
-            here = min(here, math.floor(node.free_cpu / cpu + 1e-9))
-        if memory > 0:
-            here = min(here, math.floor(node.free_memory / memory + 1e-9))
-        count += max(0, here)
-    if cpu > 0:
-        count = min(count, math.floor(room.cpu / cpu + 1e-9))
-    if memory > 0:
-        count = min(count, math.floor(room.memory / memory + 1e-9))
-    return count
+        here = _on(node, shape)
+        if node.taints:
+            dedicated += here
+        else:
+            open_ += here
+    for need, free in ((shape.cpu, room.cpu), (shape.memory, room.memory)):
+        if need > 0:
+            open_ = min(open_, math.floor(free / need + 1e-9))
+    return open_ + dedicated
+
+
+def within(quota: Mapping[str, float], shape: Shape, most: int) -> int:
+    """How many replicas, at most `most`, the quotas of their namespace leave; a resource without a quota is free."""
+    needs = (("pods", 1.0), ("cpu", shape.cpu), ("memory", shape.memory), *shape.extended)
+    left = [math.floor(quota[name] / need + 1e-9) for name, need in needs if need > 0 and name in quota]
+    return max(0, min([most, *left]))
+
+
+def dedicated(room: Room, shapes: Collection[Shape]) -> tuple[float, float]:
+    """Free cores and bytes of the tainted nodes that at least one of the shapes takes.
+
+    Where shapes that don't tolerate the taints stand beside, room for all of them together counts it as well: it
+    bounds the sum too loosely, never what one of them gets.
+    """
+    found = [n for n in room.nodes if n.taints and any(takes(n, s) for s in shapes)]
+    cpu = sum(n.free_cpu for n in found if math.isfinite(n.free_cpu))
+    return cpu, sum(n.free_memory for n in found if math.isfinite(n.free_memory))
+
+
+def _on(node: NodeRoom, shape: Shape) -> int:
+    """How many fit on one node; none where its free room is no number."""
+    if not (math.isfinite(node.free_cpu) and math.isfinite(node.free_memory)):
+        return 0
+    needs = [(shape.cpu, node.free_cpu), (shape.memory, node.free_memory)]
+    needs += [(units, node.extended.get(name, 0.0)) for name, units in shape.extended]
+    return max(0, min([node.free_pods, *(math.floor(free / need + 1e-9) for need, free in needs if need > 0)]))

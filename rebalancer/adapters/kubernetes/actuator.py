@@ -42,7 +42,8 @@ class KubernetesActuator:
     `seen_s` does not move on, so that the core's sight clocks find it suspect, then lost. A cluster that answers but
     denies a list stays in sight: without nodes or pods its room is Unknown (nothing new goes there); without pods the
     ready replicas come from the Deployments' own status, never zero for want of rights; without autoscalers every
-    workload counts as owned by one and is left alone.
+    workload counts as owned by one and is left alone; without ResourceQuotas nothing new goes there; without
+    PodDisruptionBudgets all that is wanted has to stay ready.
     """
 
     def __init__(
@@ -168,4 +169,5 @@ class KubernetesActuator:
             allocatable_memory=view.allocatable_memory,
             version=view.version,
             error=member.error,
+            quotas=view.quotas,
         )

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from rebalancer.core.model import Moved, MoveRecord
+from rebalancer.core.moves import QUARANTINE_S
 
 MOVE = "rebalancer.dev/move"
 MOVED = "rebalancer.dev/moved"
-KEEP_S = 7200.0
-"""Twice the hour that budgets and blocks look back."""
+KEEP_S = QUARANTINE_S
+"""Budgets and blocks look back an hour, the quarantine farthest."""
 KEEP_COUNT = 50
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,16 +11,21 @@ import msgspec
 
 from rebalancer.adapters.kubernetes import placements
 from rebalancer.adapters.kubernetes.clients import ClusterClient
+from rebalancer.adapters.kubernetes.limits import quotas_of
 from rebalancer.adapters.kubernetes.placements import Objects, ReadyMemory, Seen
 from rebalancer.adapters.kubernetes.structs import (
     Autoscaler,
     AutoscalerList,
+    Budget,
+    BudgetList,
     Deployment,
     DeploymentList,
     Node,
     NodeList,
     Pod,
     PodList,
+    Quota,
+    QuotaList,
 )
 from rebalancer.core.model import NodeRoom, Unknown
 from rebalancer.core.policy import Policy
@@ -33,7 +38,7 @@ FEW_NAMESPACES = 4
 VERSION_AGE_S = 600.0
 _PODS = [("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed")]
 L2 = TypeVar("L2")
-L = TypeVar("L", PodList, DeploymentList, NodeList, AutoscalerList)
+L = TypeVar("L", PodList, DeploymentList, NodeList, AutoscalerList, QuotaList, BudgetList)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class ClusterView:
     Attributes:
         seen: placements and policies.
         nodes: room, or Unknown with what is missing.
+        quotas: what quotas leave by namespace and resource, or Unknown.
         gaps: sentences on lists that were denied; the rest is good.
         took_s: how long the look took.
     """
@@ -52,6 +58,7 @@ class ClusterView:
     allocatable_cpu: float
     allocatable_memory: float
     version: str
+    quotas: Mapping[str, Mapping[str, float]] | Unknown
     gaps: tuple[str, ...]
     took_s: float
 
@@ -70,7 +77,8 @@ class Observer:
         """Lists everything once.
 
         A list that is denied leaves its part unknown: nodes or pods the room, pods the exact times of readiness
-        (which then come from the Deployments' status), autoscalers who owns the replicas.
+        (which then come from the Deployments' status), autoscalers who owns the replicas, quotas what the namespaces
+        may still start, PodDisruptionBudgets what has to stay ready.
 
         Raises:
             ClusterError: the Deployments can't be read.
@@ -86,16 +94,21 @@ class Observer:
         autoscalers = self._denied(lambda: self._autoscalers(spaces, until), gaps)
         nodes = self._denied(lambda: self._nodes(until), gaps)
         pods = self._denied(lambda: self._pods(until), gaps)
-        objects = Objects(deployments, pods, nodes, autoscalers)
+        budgets = self._denied(lambda: self._budgets(spaces, until), gaps)
+        quotas = self._denied(lambda: self._quotas(spaces, until), gaps)
+        objects = Objects(deployments, pods, nodes, autoscalers, budgets)
+        left: Mapping[str, Mapping[str, float]] | Unknown = Unknown("quota-unknown", detail="; ".join(gaps))
         rooms: tuple[NodeRoom, ...] | Unknown = Unknown("room-unknown", detail="; ".join(gaps))
         cpu = memory = float("nan")
         try:
             seen = placements.read(self.client.name, objects, policies, self.ready, now)
             if nodes is not None and pods is not None:
                 rooms, cpu, memory = placements.room(nodes, pods)
+            if quotas is not None:
+                left = quotas_of(quotas)
         except ValueError as error:  # a quantity that is none
             raise ClusterError("invalid", f"{self.client.name}: an object that can't be read: {error}") from error
-        return ClusterView(seen, rooms, cpu, memory, self.version, tuple(gaps), time.monotonic() - began)
+        return ClusterView(seen, rooms, cpu, memory, self.version, left, tuple(gaps), time.monotonic() - began)
 
     def _denied(self, call: Callable[[], L2], gaps: list[str]) -> L2 | None:
         try:
@@ -117,6 +130,20 @@ class Observer:
         found: list[Autoscaler] = []
         for path in _paths("autoscaling/v2", "horizontalpodautoscalers", spaces):
             for page in self._pages(path, AutoscalerList, until):
+                found += page.items or ()
+        return found
+
+    def _budgets(self, spaces: Sequence[str], until: float) -> list[Budget]:
+        found: list[Budget] = []
+        for path in _paths("policy/v1", "poddisruptionbudgets", spaces):
+            for page in self._pages(path, BudgetList, until):
+                found += page.items or ()
+        return found
+
+    def _quotas(self, spaces: Sequence[str], until: float) -> list[Quota]:
+        found: list[Quota] = []
+        for path in _paths("v1", "resourcequotas", spaces):
+            for page in self._pages(path, QuotaList, until):
                 found += page.items or ()
         return found
 
@@ -155,6 +182,7 @@ class Observer:
 
 
 def _paths(api: str, plural: str, spaces: Sequence[str]) -> list[str]:
+    root = f"/apis/{api}" if "/" in api else f"/api/{api}"
     if len(spaces) > FEW_NAMESPACES:
-        return [f"/apis/{api}/{plural}"]
-    return [f"/apis/{api}/namespaces/{s}/{plural}" for s in spaces]
+        return [f"{root}/{plural}"]
+    return [f"{root}/namespaces/{s}/{plural}" for s in spaces]

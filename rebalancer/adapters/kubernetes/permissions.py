@@ -57,6 +57,8 @@ MEMBER_RIGHTS = (
     Right("list", "", "pods", "its room is unknown, so nothing new is placed there"),
     Right("list", "", "nodes", "its room is unknown, so nothing new is placed there"),
     Right("list", "autoscaling", "horizontalpodautoscalers", "every workload counts as owned by an autoscaler"),
+    Right("list", "", "resourcequotas", "its quotas are unknown, so nothing new is placed there"),
+    Right("list", "policy", "poddisruptionbudgets", "all that is wanted has to stay ready"),
     Right("get", "apps", "deployments", "no move can begin there"),
     Right("patch", "apps", "deployments", "no move can begin there"),
     Right("get", "apps", "deployments", "nothing is scaled there", "scale"),

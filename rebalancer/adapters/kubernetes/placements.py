@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rebalancer.adapters.kubernetes import marks
-from rebalancer.adapters.kubernetes.structs import Autoscaler, Container, Deployment, Node, Pod, PodSpec, quantity
-from rebalancer.core.model import NodeRoom, Placement
+from rebalancer.adapters.kubernetes.limits import budgets_of
+from rebalancer.adapters.kubernetes.shapes import (
+    affinity_of,
+    extended_of,
+    extended_room,
+    requests_of,
+    taints_of,
+    tolerations_of,
+)
+from rebalancer.adapters.kubernetes.structs import Autoscaler, Budget, Deployment, Node, Pod, quantity
+from rebalancer.core.model import NodeRoom, Placement, Taint
 from rebalancer.core.policy import Policy
 
 ROLLOUT_LABEL = "rebalancer.dev/rollout"
 HASH_LABEL = "pod-template-hash"
-_BARS = ("NoSchedule", "NoExecute")
 _OVER = ("Succeeded", "Failed")
 
 
@@ -29,6 +37,7 @@ class Objects:
     pods: Sequence[Pod] | None
     nodes: Sequence[Node] | None
     autoscalers: Sequence[Autoscaler] | None
+    budgets: Sequence[Budget] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +73,23 @@ class ReadyMemory:
             del self.since_s[gone]
 
 
-def requests_of(spec: PodSpec) -> tuple[float, float]:
-    """What a pod requests, cores and bytes, as the scheduler counts it.
-
-    Init containers run one after another beside the sidecars (init containers that always restart) before them.
-    """
-    totals = []
-    for name in ("cpu", "memory"):
-        sidecars = peak = 0.0
-        for one in spec.init_containers or ():
-            amount = _request(one, name)
-            if one.restart_policy == "Always":
-                sidecars += amount
-                peak = max(peak, sidecars)
-            else:
-                peak = max(peak, sidecars + amount)
-        total = max(peak, sidecars + sum(_request(c, name) for c in spec.containers or ()))
-        whole = (spec.resources.requests or {}).get(name) if spec.resources else None
-        total = quantity(whole) if whole is not None else total
-        totals.append(total + quantity((spec.overhead or {}).get(name, 0)))
-    return totals[0], totals[1]
-
-
-def _request(container: Container, name: str) -> float:
-    found = container.resources.requests if container.resources else None
-    return quantity(found[name]) if found and name in found else 0.0
-
-
 def room(nodes: Iterable[Node], pods: Iterable[Pod]) -> tuple[tuple[NodeRoom, ...], float, float]:
-    """Computes what is free on each node that takes ordinary pods.
+    """Computes what is free on each ready node; a tainted one is for those that tolerate it.
 
     Pods that are not bound yet are in flight: they are charged to the nodes with most free CPU, if they fit at all.
 
     Returns:
-        The nodes by name, and the allocatable cores and bytes of all of them.
+        The nodes by name, and the allocatable cores and bytes of those without taints.
     """
-    free: dict[str, list[float]] = {}
-    labels: dict[str, Mapping[str, str]] = {}
-    total_cpu = total_memory = 0.0
+    free: dict[str, _Free] = {}
     for node in nodes:
-        if not _takes_pods(node):
-            continue
-        allocatable = node.status.allocatable or {}
-        cpu, memory, slots = (quantity(allocatable.get(k, 0)) for k in ("cpu", "memory", "pods"))
-        free[node.metadata.name] = [cpu, memory, slots]
-        labels[node.metadata.name] = node.metadata.labels or {}
-        total_cpu += cpu
-        total_memory += memory
+        if _takes_pods(node):
+            allocatable = node.status.allocatable or {}
+            cpu, memory, slots = (quantity(allocatable.get(k, 0)) for k in ("cpu", "memory", "pods"))
+            labels = node.metadata.labels or {}
+            free[node.metadata.name] = _Free(cpu, memory, slots, extended_room(node), labels, taints_of(node))
+    ordinary = {n: f for n, f in free.items() if not f.taints}
+    total_cpu, total_memory = sum(f.cpu for f in ordinary.values()), sum(f.memory for f in ordinary.values())
     waiting: list[tuple[float, float]] = []
     for pod in pods:
         if pod.status.phase in _OVER:
@@ -119,37 +98,51 @@ def room(nodes: Iterable[Node], pods: Iterable[Pod]) -> tuple[tuple[NodeRoom, ..
             if pod.metadata.deletion_timestamp is None:
                 waiting.append(requests_of(pod.spec))
         elif pod.spec.node_name in free:
-            _charge(free[pod.spec.node_name], *requests_of(pod.spec))
-    _charge_waiting(free, waiting)
+            free[pod.spec.node_name].charge(*requests_of(pod.spec), extended_of(pod.spec))
+    _charge_waiting(ordinary, waiting)
     rooms = tuple(
-        NodeRoom(name, max(0.0, f[0]), max(0.0, f[1]), max(0, int(f[2])), labels[name])
+        NodeRoom(name, max(0.0, f.cpu), max(0.0, f.memory), max(0, int(f.slots)), f.labels, f.taints,
+                 {k: max(0.0, v) for k, v in f.extended.items()})
         for name, f in sorted(free.items())
-    )
+    )  # fmt: skip
     return rooms, total_cpu, total_memory
+
+
+@dataclass(slots=True)
+class _Free:
+    """What is free on one node, on its way down."""
+
+    cpu: float
+    memory: float
+    slots: float
+    extended: dict[str, float]
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+
+    def charge(self, cpu: float, memory: float, extended: Mapping[str, float]) -> None:
+        """Takes one pod off."""
+        self.cpu -= cpu
+        self.memory -= memory
+        self.slots -= 1
+        for name, units in extended.items():
+            self.extended[name] = self.extended.get(name, 0.0) - units
 
 
 def _takes_pods(node: Node) -> bool:
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions or ())
-    barred = any(t.effect in _BARS for t in node.spec.taints or ())
-    return ready and not node.spec.unschedulable and not barred
+    return ready and not node.spec.unschedulable
 
 
-def _charge(free: list[float], cpu: float, memory: float) -> None:
-    free[0] -= cpu
-    free[1] -= memory
-    free[2] -= 1
-
-
-def _charge_waiting(free: Mapping[str, list[float]], waiting: Sequence[tuple[float, float]]) -> None:
-    heap = [(-f[0], name) for name, f in free.items()]
+def _charge_waiting(free: Mapping[str, _Free], waiting: Sequence[tuple[float, float]]) -> None:
+    heap = [(-f.cpu, name) for name, f in free.items()]
     heapq.heapify(heap)
     for cpu, memory in sorted(waiting, reverse=True):
         if not heap:
             return
         one = free[heap[0][1]]
-        if cpu <= one[0] and memory <= one[1] and one[2] >= 1:
-            _charge(one, cpu, memory)
-            heapq.heapreplace(heap, (-one[0], heap[0][1]))
+        if cpu <= one.cpu and memory <= one.memory and one.slots >= 1:
+            one.charge(cpu, memory, {})
+            heapq.heapreplace(heap, (-one.cpu, heap[0][1]))
 
 
 def read(cluster: str, objects: Objects, policies: Sequence[Policy], memory: ReadyMemory, now: float) -> Seen:
@@ -179,7 +172,9 @@ def read(cluster: str, objects: Objects, policies: Sequence[Policy], memory: Rea
         elif f"{one.key}-canary" in canaries:
             owner = "rollout"
         placement, problem = _placement(cluster, one, pods, owner, memory, now)
-        placements[one.key] = placement
+        labels = one.spec.template.metadata.labels or {}
+        known = None if objects.budgets is None else budgets_of(objects.budgets, one.metadata.namespace, labels)
+        placements[one.key] = replace(placement, budgets=known)
         chosen[one.key] = matching[0]
         if problem:
             problems.append(f"{cluster}: {one.key}: {problem}")
@@ -245,6 +240,12 @@ def _placement(
         resource_version=meta.resource_version,
         uid=meta.uid,
         node_selector=template.spec.node_selector or {},
+        affinity=affinity_of(template.spec),
+        tolerations=tolerations_of(template.spec),
+        extended=extended_of(template.spec),
+        claims=tuple(
+            v.persistent_volume_claim.claim_name for v in template.spec.volumes or () if v.persistent_volume_claim
+        ),
         labels={**(meta.labels or {}), **(template.metadata.labels or {})},
         paused=one.spec.paused,
         observed_s=now,

@@ -74,6 +74,48 @@ class Container(Base, frozen=True):
     restart_policy: str = ""
 
 
+class NodeExpression(Base, frozen=True):
+    """An expression of a node affinity."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Base, frozen=True):
+    """A term of a node affinity: all of its expressions hold."""
+
+    match_expressions: list[NodeExpression] | None = None
+    match_fields: list[NodeExpression] | None = None
+
+
+class NodeTerms(Base, frozen=True):
+    """Terms of which one holds."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Base, frozen=True):
+    """What nodes a pod must have; what it prefers is not read."""
+
+    required: NodeTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(Base, frozen=True):
+    """Affinity of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PodToleration(Base, frozen=True):
+    """A toleration."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(Base, frozen=True):
     """A pod's spec."""
 
@@ -83,6 +125,8 @@ class PodSpec(Base, frozen=True):
     resources: Resources | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[PodToleration] | None = None
 
 
 class Condition(Base, frozen=True):
@@ -138,11 +182,29 @@ class TemplateMeta(Base, frozen=True):
     labels: dict[str, str] | None = None
 
 
+class Claim(Base, frozen=True):
+    """A volume claim that a volume names."""
+
+    claim_name: str = ""
+
+
+class Volume(Base, frozen=True):
+    """A volume."""
+
+    persistent_volume_claim: Claim | None = None
+
+
+class TemplateSpec(PodSpec, frozen=True):
+    """A template's pod spec; pods themselves are read without their volumes."""
+
+    volumes: list[Volume] | None = None
+
+
 class Template(Base, frozen=True):
     """A pod template."""
 
     metadata: TemplateMeta = TemplateMeta()
-    spec: PodSpec = PodSpec()
+    spec: TemplateSpec = TemplateSpec()
 
 
 class DeploymentSpec(Base, frozen=True):
@@ -178,6 +240,7 @@ class NodeTaint(Base, frozen=True):
     """A taint."""
 
     key: str = ""
+    value: str = ""
     effect: str = ""
 
 
@@ -228,6 +291,57 @@ class Autoscaler(Base, frozen=True):
 
     metadata: Meta
     spec: AutoscalerSpec = AutoscalerSpec()
+
+
+class QuotaSpec(Base, frozen=True):
+    """A quota's spec."""
+
+    hard: dict[str, Quantity] | None = None
+    scopes: list[str] | None = None
+
+
+class QuotaStatus(Base, frozen=True):
+    """A quota's status."""
+
+    hard: dict[str, Quantity] | None = None
+    used: dict[str, Quantity] | None = None
+
+
+class Quota(Base, frozen=True):
+    """A ResourceQuota."""
+
+    metadata: Meta
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
+class BudgetSpec(Base, frozen=True):
+    """A PodDisruptionBudget's spec."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    selector: Selector | None = None
+
+
+class Budget(Base, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: Meta
+    spec: BudgetSpec = BudgetSpec()
+
+
+class QuotaList(Base, frozen=True):
+    """A page of quotas."""
+
+    metadata: ListMeta
+    items: list[Quota] | None = None
+
+
+class BudgetList(Base, frozen=True):
+    """A page of PodDisruptionBudgets."""
+
+    metadata: ListMeta
+    items: list[Budget] | None = None
 
 
 class PodList(Base, frozen=True):

@@ -4,6 +4,7 @@ All values are immutable. Times are Unix seconds, CPU is in cores, memory in byt
 (requests/s or cores). A workload's key is `namespace/name`.
 """
 
+from rebalancer.core.model.load import TOTAL, Bools, Demand, Floats, Forecast, History
 from rebalancer.core.model.plan import (
     Action,
     ActionKind,
@@ -19,21 +20,17 @@ from rebalancer.core.model.plan import (
     WorkloadPlan,
 )
 from rebalancer.core.model.seen import (
-    TOTAL,
-    Bools,
     Cluster,
     ClusterState,
     Completeness,
-    Demand,
     Effect,
-    Floats,
-    Forecast,
-    History,
     Moved,
     MoveKind,
     MoveRecord,
+    NodeMatch,
     NodeRoom,
     Placement,
+    PodBudget,
     Price,
     PriceWindow,
     Sight,
@@ -63,9 +60,11 @@ __all__ = [
     "MoveKind",
     "MoveRecord",
     "Moved",
+    "NodeMatch",
     "NodeRoom",
     "Placement",
     "Plan",
+    "PodBudget",
     "Price",
     "PriceWindow",
     "PutIntent",

@@ -12,15 +12,8 @@ from datetime import tzinfo
 from enum import StrEnum
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
+from rebalancer.core.model.load import Demand
 from rebalancer.core.network import LatencyMap
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-TOTAL = "*"
-"""The origin under which a workload's total demand stands in histories and forecasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +148,30 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What is free on one schedulable node; already less what running and bound pods request."""
+    """What is free on one schedulable node; already less what running and bound pods request.
+
+    Attributes:
+        free_cpu, free_memory, free_pods: cores, bytes and pods.
+        taints: those that bar pods.
+        extended: free units of other resources, such as GPUs.
+    """
 
     name: str
     free_cpu: float
     free_memory: float
     free_pods: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    extended: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMatch:
+    """One expression of a required node affinity: a label's key, an operator of Kubernetes, and its values."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +182,11 @@ class ClusterState:
         cluster: its declaration.
         seen_s: last good answer of its API server; None if never.
         nodes: room by node, or Unknown.
-        allocatable_cpu, allocatable_memory: cores and bytes of all schedulable nodes; NaN if unknown.
+        allocatable_cpu, allocatable_memory: cores and bytes of all nodes without taints; NaN if unknown.
         version: server version, empty if unknown.
         error: why the last observation failed; empty if it did not.
+        quotas: namespace -> resource (cpu, memory, pods, or an extended one) -> what its quotas leave, in base units;
+            what is missing has none. Or Unknown.
     """
 
     cluster: Cluster
@@ -184,6 +196,7 @@ class ClusterState:
     allocatable_memory: float = float("nan")
     version: str = ""
     error: str = ""
+    quotas: Mapping[str, Mapping[str, float]] | Unknown = field(default_factory=dict)
 
 
 MoveKind = Literal["migrate", "drift"]
@@ -221,6 +234,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class PodBudget:
+    """A PodDisruptionBudget: fewest available pods, or most unavailable ones; counts, or percentages of all pods."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """A workload in one cluster, as observed.
 
@@ -229,9 +250,14 @@ class Placement:
         ready_since_s: for each ready replica the time since it is ready, ascending.
         starts: for each ready replica whose creation is known (when it became ready, seconds from created to ready).
         cpu, memory: what one replica requests, cores and bytes; 0 where it requests nothing.
+        extended: units of other resources that one replica requests.
+        node_selector, affinity, tolerations: which nodes take it. Of the affinity's terms one has to hold, of a term
+            all expressions; without terms any node will do.
         move: the intent found on the object.
         moved: ended moves found on the object.
         owner: who else owns the replicas: `hpa`, `rollout`, or empty.
+        claims: volume claims of its pods, whose data is in this cluster only.
+        budgets: its PodDisruptionBudgets; None where nobody can tell.
         resource_version: precondition for writes.
         observed_s: when this was read; older than the cycle where the cluster is out of sight.
     """
@@ -248,11 +274,16 @@ class Placement:
     resource_version: str = ""
     uid: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    affinity: tuple[tuple[NodeMatch, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    extended: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
     observed_s: float = 0.0
     unavailable_pods: int = 0
     starts: tuple[tuple[float, float], ...] = ()
+    budgets: tuple[PodBudget, ...] | None = ()
+    claims: tuple[str, ...] = ()
 
     @property
     def ready(self) -> int:
@@ -262,80 +293,6 @@ class Placement:
     def ready_for(self, min_ready_s: float, now: float) -> int:
         """Replicas that have been ready for at least `min_ready_s`."""
         return sum(1 for since in self.ready_since_s if now - since >= min_ready_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Offered load of a workload now.
-
-    Attributes:
-        unit: requests/s or cores.
-        total: sum over origins; NaN if unknown.
-        by_origin: origin region -> demand; empty when origins are unknown.
-        served: (origin, cluster) -> demand seen there; empty if unknown.
-        missing: clusters whose part is missing from the numbers; their last known part is held in them.
-        censored: clusters where CPU, as demand, hides some of it -> why: pods are throttled or at their limit.
-        as_of_s: time of the newest sample; NaN if none.
-    """
-
-    unit: str
-    total: float
-    by_origin: Mapping[str, float] = field(default_factory=dict)
-    served: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    censored: Mapping[str, str] = field(default_factory=dict)
-    as_of_s: float = float("nan")
-    cpu_cores: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Demand on a regular grid.
-
-    Attributes:
-        start_s: time of the first slot's end.
-        step_s: slot length.
-        keys: (workload, origin) per row; origin TOTAL is the workload's total.
-        values: shape (series, slots), NaN where unknown.
-    """
-
-    start_s: float
-    step_s: float
-    keys: tuple[tuple[str, str], ...]
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Quantile bands of demand.
-
-    Attributes:
-        at_s: when it was made.
-        horizons_s: shape (H,), seconds ahead, ascending.
-        quantiles: shape (Q,), in (0, 1), ascending.
-        keys: (workload, origin) per row.
-        bands: shape (series, H, Q); NaN where no forecast is possible.
-        trusted: per row; False while the level shifts or history is short.
-        age_s: per row, age of the newest sample; NaN if none.
-        method: per row, how the band came about, for the reader.
-        why: per row, one sentence on why it is trusted or not.
-        coverage_ratio: shape (series,), share of the last day's outcomes under the 95 % quantile; NaN if none.
-        scaled_error: shape (series,), error of the last day relative to the naive forecast's; NaN if none.
-        refits: refits that this forecast took, by outcome.
-    """
-
-    at_s: float
-    horizons_s: Floats
-    quantiles: Floats
-    keys: tuple[tuple[str, str], ...]
-    bands: Floats
-    trusted: tuple[bool, ...]
-    age_s: Floats
-    method: tuple[str, ...]
-    why: tuple[str, ...] = ()
-    coverage_ratio: Floats = field(default_factory=lambda: np.empty(0))
-    scaled_error: Floats = field(default_factory=lambda: np.empty(0))
-    refits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _solve(
     items = {w: item(d, ground, None) for w, d in drafts.items()}
     settings = ground.settings
     solution, warm = placement.solve(
-        list(items.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed
+        list(items.values()), *ground.free(), kernels=settings.kernels, warm=warm, seed=settings.seed
     )
     return solution, items, warm
 
@@ -167,7 +167,7 @@ def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
             held[workload] = {c for c in draft.frozen if draft.barred.get(c) == "move-in-flight"}
             given = item(draft, ground, None)
             items.append(replace(given, frozen=given.frozen - held[workload]))
-    ideal, _ = placement.solve(items, *_free(ground), kernels=ground.settings.kernels, seed=ground.settings.seed)
+    ideal, _ = placement.solve(items, *ground.free(), kernels=ground.settings.kernels, seed=ground.settings.seed)
     for workload, ends in held.items():
         draft, best = drafts[workload], ideal.items[workload].replicas
         stay = sum(n if c in draft.frozen or c in ends else min(n, best[c]) for c, n in draft.now.items())
@@ -176,11 +176,6 @@ def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
             draft.refuse("move-in-flight", "", f"{would_do} replicas would do, {keep} stay until the move ends")
             reason = draft.wanted.reason if keep < sum(draft.now.values()) else ""
             draft.wanted, draft.suffice = replace(draft.wanted, replicas=keep, reason=reason), would_do
-
-
-def _free(ground: Ground) -> tuple[dict[str, float], dict[str, float]]:
-    known = {c: r for c, r in ground.rooms.items() if not isinstance(r, Unknown)}
-    return {c: r.cpu for c, r in known.items()}, {c: r.memory for c, r in known.items()}
 
 
 def _within_budgets(
@@ -208,7 +203,7 @@ def _within_budgets(
     settings = ground.settings
     # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
     best, _ = placement.solve(
-        list(stepped.values()), *_free(ground), kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False
+        list(stepped.values()), *ground.free(), kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False
     )
     return best, stepped
 
@@ -227,7 +222,8 @@ def _shortfall(draft: Draft, placed: placement.Placed) -> None:
 
 def _refusals(draft: Draft) -> list[Refusal]:
     """The draft's refusals, and one for each cluster that is barred for a reason worth knowing."""
-    told = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown", "taint-not-tolerated", "cluster-lost")
+    told = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown", "taint-not-tolerated", "cluster-lost",
+            "quota-unknown", "quota-full")  # fmt: skip
     noted = {(r.reason, r.cluster) for r in draft.refusals}
     extra = [
         Refusal(draft.workload, reason, cluster, "nothing new goes there")

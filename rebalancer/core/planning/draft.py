@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
@@ -204,6 +204,7 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
 
 def _clusters(draft: Draft, ground: Ground) -> None:
     """Says for each cluster whether replicas may come, stay or must go."""
+    claims = sorted({n for p in draft.placements.values() for n in p.claims})
     flying = {c for r in moves.records(draft.placements).values() for c in (r.source, r.target)}
     for cluster in draft.now:
         reason = _why_barred(draft, ground, cluster)
@@ -212,6 +213,8 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         if cluster in flying:
             draft.frozen.add(cluster)
             draft.barred.setdefault(cluster, "move-in-flight")
+        elif claims and cluster not in draft.policy.data:
+            _stay_with_data(draft, cluster, claims)
         elif reason in ("cluster-suspect", "paused", "view-partial"):
             draft.frozen.add(cluster)
         elif must := _must_leave(draft.workload, draft.policy, ground, cluster):
@@ -226,6 +229,14 @@ def _clusters(draft: Draft, ground: Ground) -> None:
         draft.refuse("cluster-lost", cluster, "its replicas count as gone, nothing is deleted there")
 
 
+def _stay_with_data(draft: Draft, cluster: str, claims: Sequence[str]) -> None:
+    """Holds what reads a volume where it is: nobody said that its data is anywhere else, or that it may be left."""
+    draft.frozen.add(cluster)
+    draft.barred.setdefault(cluster, "volume-bound")
+    if draft.now[cluster]:
+        draft.refuse("volume-bound", cluster, f"its pods claim {', '.join(claims)}; {draft.now[cluster]} stay")
+
+
 def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
     """The first reason why a cluster may receive nothing new; empty if it may."""
     policy, declared = draft.policy, ground.cluster(cluster)
@@ -237,6 +248,8 @@ def _why_barred(draft: Draft, ground: Ground, cluster: str) -> str:
         return "view-partial"
     if isinstance(ground.rooms[cluster], Unknown):
         return "room-unknown"
+    if isinstance(ground.snapshot.clusters[cluster].quotas, Unknown):
+        return "quota-unknown"
     if must := _must_leave(draft.workload, draft.policy, ground, cluster):
         return must
     if not sight.trusted_again(
@@ -293,16 +306,21 @@ def _may_move(draft: Draft, ground: Ground) -> None:
     """Says why no voluntary move may begin, if so."""
     policy = draft.policy
     missed = moves.not_followed(draft.placements, ground.snapshot.at_s)
+    failed = moves.quarantined(draft.placements, ground.snapshot.at_s)
     if policy.frozen:
         draft.hold = "freeze"
     elif policy.steering == "none":
         draft.hold = "not-steerable"
+    elif failed:
+        draft.hold = "quarantine"
+        told = ", ".join(f"{m.source} -> {m.target} {m.outcome}" for m in failed)
+        draft.refuse(draft.hold, failed[-1].target, f"{len(failed)} moves failed in a row: {told}")
     elif missed is not None:
         draft.hold = "traffic-did-not-follow"
         draft.refuse(draft.hold, missed.target, f"move {missed.id} of {missed.replicas} replica(s)")
     elif policy.strategy == "LatencyFirst" and not draft.origins:
         draft.hold = "origin-unknown"
-    if draft.hold and draft.hold != "traffic-did-not-follow":
+    if draft.hold and draft.hold not in ("traffic-did-not-follow", "quarantine"):
         draft.refuse(draft.hold)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rebalancer.core import moves, network, room, sight, windows
 from rebalancer.core.model import Cluster, Effect, Price, Sight, Snapshot, Taint, Unknown
@@ -69,7 +68,8 @@ class Ground:
         taints: cluster -> the user's taints and ours.
         clocks, brake: loss of sight.
         prices: cluster -> price now, with the factors of the windows that are open.
-        known: answers of `origin_ms` and `fits`, which a thousand workloads ask for in common.
+        known: answers of `origin_ms`, which a thousand workloads ask for in common.
+        shapes: cluster -> shape -> answer of `fits`, so that its cost grows with the shapes, not with the workloads.
     """
 
     snapshot: Snapshot
@@ -81,7 +81,8 @@ class Ground:
     settings: PlanSettings
     network_memory: NetworkMemory
     prices: Mapping[str, Price]
-    known: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    known: dict[tuple[str, str], tuple[float, float] | None] = field(default_factory=dict)
+    shapes: dict[str, dict[room.Shape, int]] = field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster:
         """Returns the declaration of a cluster."""
@@ -99,18 +100,33 @@ class Ground:
         key = (origin, cluster)
         if key not in self.known:
             self.known[key] = self._origin_ms(origin, cluster)
-        found: tuple[float, float] | None = self.known[key]
-        return found
+        return self.known[key]
 
-    def fits(self, cluster: str, cpu: float, memory: float, selector: Mapping[str, str]) -> int:
+    def fits(self, cluster: str, shape: room.Shape) -> int:
         """How many replicas fit in a cluster; 0 where its room is unknown."""
         space = self.rooms[cluster]
         if isinstance(space, Unknown):
             return 0
-        key = (cluster, cpu, memory, *sorted(selector.items()))
-        if key not in self.known:
-            self.known[key] = room.fits(space, cpu, memory, selector)
-        return int(self.known[key])
+        of = self.shapes.setdefault(cluster, {})
+        if shape not in of:
+            of[shape] = room.fits(space, shape)
+        return of[shape]
+
+    def within_quota(self, cluster: str, workload: str, shape: room.Shape, most: int) -> int:
+        """How many of `most` replicas the quotas of a workload's namespace leave; 0 where these are unknown."""
+        quotas = self.snapshot.clusters[cluster].quotas
+        if isinstance(quotas, Unknown):
+            return 0
+        return room.within(quotas.get(workload.partition("/")[0], {}), shape, most)
+
+    def free(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Free cores and bytes by cluster for all workloads together, as far as their shapes were asked for."""
+        cpu, memory = {}, {}
+        for cluster, space in self.rooms.items():
+            if not isinstance(space, Unknown):
+                more = room.dedicated(space, self.shapes.get(cluster, {}))
+                cpu[cluster], memory[cluster] = space.cpu + more[0], space.memory + more[1]
+        return cpu, memory
 
     def _origin_ms(self, origin: str, cluster: str) -> tuple[float, float] | None:
         latency = self.snapshot.network

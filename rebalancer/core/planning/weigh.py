@@ -5,6 +5,7 @@ from __future__ import annotations
 from rebalancer.core.placement import LATENCY_DOLLARS, Item
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
+from rebalancer.core.room import shape_of
 
 GIB = 2.0**30
 
@@ -16,8 +17,15 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     memory = max((p.memory for p in draft.placements.values()), default=0.0)
     add_max, roomless = {}, set()
     for cluster in draft.now:
-        selector = draft.placements[cluster].node_selector
-        here = 0 if cluster in draft.barred else ground.fits(cluster, cpu, memory, selector)
+        shape = shape_of(draft.placements[cluster], cpu, memory)
+        here = 0 if cluster in draft.barred else ground.fits(cluster, shape)
+        if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
+            here = left
+            told = f"{cluster}: the quotas of its namespace leave {left} replica(s)"
+            if told not in draft.lines:
+                draft.lines.append(told)
+            if left == 0:
+                draft.barred[cluster] = "quota-full"
         add_max[cluster] = min(here, draft.wanted.replicas)
         if here < draft.wanted.replicas and cluster not in draft.barred:
             roomless.add(cluster)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rebalancer.core.guardrails import Guarded, check
-from rebalancer.core.model import Action, SetReplicas, Sight, View
+from rebalancer.core.model import Action, PodBudget, SetReplicas, Sight, View
 from tests.unit.core.fleet import NOW, POLICY, REGIONS, WEB, placement
 
 SCENE = Guarded(
@@ -81,3 +81,26 @@ def out(sight: Sight, cluster: str = "eu-1") -> dict[str, Sight]:
 def test_each_veto(sentence: str, scene: Guarded, action: Action, reason: str) -> None:
     found = check(action, scene)
     assert (found.reason if found else "") == reason, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "budgets", "kept"),
+    [
+        ("none", {}, 0),
+        ("minAvailable is counted over the fleet", {"eu-1": (PodBudget(11),)}, 11),
+        ("the strictest of all clusters binds", {"eu-1": (PodBudget(3),), "us-1": (PodBudget(5),)}, 5),
+        ("percentages are of what is wanted, rounded up", {"eu-1": (PodBudget("55%"),)}, 6),
+        ("maxUnavailable as well", {"us-1": (PodBudget(None, 3),)}, 7),
+        ("a percentage of unavailable is rounded up, too", {"us-1": (PodBudget(None, "25%"),)}, 7),
+        ("where nobody can read them, all stay", {"ap-1": None, "us-1": (PodBudget(1),)}, 10),
+    ],
+)
+def test_disruption_budgets_are_counted_over_the_fleet(
+    sentence: str, budgets: dict[str, tuple[PodBudget, ...] | None], kept: int
+) -> None:
+    places = {c: replace(placement(c, 4), budgets=budgets.get(c, ())) for c in REGIONS}
+    scene = replace(SCENE, placements=places, policy=replace(POLICY, max_unavailable=10, min_replicas=0))
+    most = next(n for n in range(5) if n == 4 or 12 - (n + 1) < kept)
+    refused = check(scale("eu-1", 4, 4 - most - 1), scene) if most < 4 else None
+    assert (refused is not None and refused.reason == "disruption-budget") == (most < 4), sentence
+    assert not most or check(scale("eu-1", 4, 4 - most), scene) is None, sentence

@@ -30,6 +30,7 @@ from rebalancer.core.moves import (
     ended,
     follows,
     not_followed,
+    quarantined,
     records,
     timed_out,
 )
@@ -219,6 +220,37 @@ def test_what_is_left_of_the_hour(budget: int | str, past: tuple[Moved, ...], le
 def test_a_move_in_flight_takes_from_the_budget() -> None:
     places = {"eu-1": placement("eu-1", 12, move=RECORD), "us-1": placement("us-1", 12, move=RECORD)}
     assert budget_left(replace(POLICY, max_moves_per_hour=5), places, NOW) == 3
+
+
+@pytest.mark.parametrize(
+    ("sentence", "source", "target", "cools"),
+    [
+        ("the reverse", "us-1", "eu-1", True),
+        ("on from where replicas came", "us-1", "ap-1", True),
+        ("into where replicas left", "ap-1", "eu-1", True),
+        ("the same direction again", "eu-1", "us-1", False),
+        ("more to the target", "ap-1", "us-1", False),
+        ("more from the source", "eu-1", "ap-1", False),
+    ],
+)
+def test_both_ends_of_a_move_cool_down(sentence: str, source: str, target: str, cools: bool) -> None:
+    places = {"eu-1": placement("eu-1", 4, moved=(moved("done", 500),))}
+    assert cooling(places, source, target, NOW, MoveSettings()) == cools, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "past", "kept"),
+    [
+        ("two failures are bad luck", (("timed-out", 100), ("not-followed", 200)), 0),
+        ("three in a row are not", (("timed-out", 100), ("not-followed", 200), ("timed-out", 7000)), 3),
+        ("a success begins the count anew", (("timed-out", 1), ("timed-out", 2), ("done", 3), ("timed-out", 4)), 0),
+        ("what somebody cancelled is no failure", (("cancelled", 1), ("cancelled", 2), ("timed-out", 3)), 0),
+        ("what is long ago is forgotten", (("timed-out", 1), ("timed-out", 2), ("timed-out", 21601)), 0),
+    ],
+)
+def test_repeated_failures_quarantine_a_workload(sentence: str, past: tuple[tuple[str, float], ...], kept: int) -> None:
+    places = {"eu-1": placement("eu-1", 4, moved=tuple(moved(o, ago) for o, ago in past))}
+    assert len(quarantined(places, NOW)) == kept, sentence
 
 
 def test_the_reverse_cools_down_and_traffic_that_did_not_follow_blocks_for_an_hour() -> None:

@@ -69,7 +69,7 @@ def kinds(found: Plan) -> list[tuple[str, str, str, str]]:
 
 
 def ended(outcome: str, source: str, target: str, ago_s: float, replicas: int = 1) -> tuple[Moved, ...]:
-    return (Moved("m", NOW - ago_s, source, target, replicas, outcome),)  # type: ignore[arg-type]  # test helper
+    return (Moved(f"{outcome}{ago_s}", NOW - ago_s, source, target, replicas, outcome),)  # type: ignore[arg-type]  # test helper
 
 
 # --- what it does
@@ -432,6 +432,17 @@ REFUSED: dict[str, Case] = {
         EVERYWHERE,
         change={"states": {"us-1": replace(cluster_state("us-1"), nodes=Unknown("room-unknown"))}},
     ),
+    "volume-bound": Case({**AWAY, "eu-1": placement("eu-1", 4, claims=("disk",))}, {"ap": 36.0}),
+    "quota-unknown": Case(
+        dict(SETTLED),
+        EVERYWHERE,
+        change={"states": {"us-1": replace(cluster_state("us-1"), quotas=Unknown("quota-unknown"))}},
+    ),
+    "quota-full": Case(
+        dict(SETTLED),
+        {"us": 300.0},
+        change={"states": {"us-1": replace(cluster_state("us-1"), quotas={"shop": {"cpu": 0.2}})}},
+    ),
     "no-room": Case(
         dict(SETTLED), {"eu": 300.0}, change={"states": {c: cluster_state(c, room_cpu=1.0) for c in REGIONS}}
     ),
@@ -452,6 +463,15 @@ REFUSED: dict[str, Case] = {
     "stabilising": Case(dict(SETTLED), LESS, memory=replace(CALM, recommendations={})),
     "large-drop": Case({"eu-1": 12, "us-1": 12, "ap-1": 12}, LESS),
     "cool-down": Case({**AWAY, "eu-1": placement("eu-1", 4, moved=ended("done", "ap-1", "eu-1", 60))}, {"ap": 36.0}),
+    "quarantine": Case(
+        {
+            **AWAY,
+            "eu-1": placement(
+                "eu-1", 4, moved=tuple(m for ago in (3700, 4700, 5700) for m in ended("timed-out", "eu-1", "ap-1", ago))
+            ),
+        },
+        {"ap": 36.0},
+    ),
     "unschedulable": Case(
         {**AWAY, "eu-1": placement("eu-1", 4, moved=ended("timed-out", "eu-1", "ap-1", 1800))}, {"ap": 36.0}
     ),
@@ -569,3 +589,14 @@ def test_more_demand_never_wants_fewer_replicas(replicas: tuple[int, ...], load:
         return found
 
     assert wanted(0.0) <= wanted(float(more))
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_what_claims_a_volume_moves_only_where_its_data_is(drained: bool) -> None:
+    here: dict[str, int | Placement] = {**AWAY, "eu-1": placement("eu-1", 4, claims=("disk",))}
+    states = {"eu-1": cluster_state("eu-1", drain=drained)}
+    assert one(snapshot(here, {"ap": 36.0}, states=states), {"ap": 36.0}).actions == ()
+    there = replace(POLICY, data={"eu-1": 0.5, "us-1": 0.5})
+    found = one(snapshot(here, {"ap": 36.0}, states=states), {"ap": 36.0}, there)
+    assert {a.target for a in found.actions} <= {"us-1"}
+    assert bool(found.actions) == drained  # for the users in ap-1, us-1 is no better

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalancer.adapters.kubernetes import marks, placements
+from rebalancer.adapters.kubernetes import limits, marks, placements, shapes
 from rebalancer.adapters.kubernetes.placements import Objects, ReadyMemory
-from rebalancer.adapters.kubernetes.structs import Autoscaler, Deployment, Node, Pod, PodSpec, quantity
-from rebalancer.core.model import Moved, MoveRecord
+from rebalancer.adapters.kubernetes.structs import Autoscaler, Budget, Deployment, Node, Pod, PodSpec, Quota, quantity
+from rebalancer.core.model import Effect, Moved, MoveRecord, NodeMatch, PodBudget, Toleration
 from rebalancer.core.policy import Policy
 
 NOW = 1_800_000_000.0
@@ -56,7 +56,7 @@ def a_node(name: str, cpu: str = "4", ready: str = "True", **spec: Any) -> Node:
 def seen(deployments: list[Deployment], pods: list[Pod] | None = None, **lists: Any) -> placements.Seen:
     memory = lists.pop("memory", ReadyMemory())
     policies = lists.pop("policies", (POLICY,))
-    objects = Objects(deployments, pods, [], lists.get("autoscalers", []))
+    objects = Objects(deployments, pods, [], lists.get("autoscalers", []), lists.get("budgets", []))
     return placements.read("eu", objects, policies, memory, lists.get("now", NOW))
 
 
@@ -82,11 +82,11 @@ def test_requests_count_init_containers_sidecars_and_overhead_as_the_scheduler_d
         "initContainers": [container("50m", restartPolicy="Always"), container("1")],
         "overhead": {"cpu": "10m", "memory": "1Mi"},
     }
-    cpu, memory = placements.requests_of(made(PodSpec, spec))
+    cpu, memory = shapes.requests_of(made(PodSpec, spec))
     assert cpu == pytest.approx(1.05 + 0.01)
     assert memory == 2**20
     whole = {**spec, "resources": {"requests": {"cpu": "2"}}}
-    assert placements.requests_of(made(PodSpec, whole))[0] == pytest.approx(2.01)
+    assert shapes.requests_of(made(PodSpec, whole))[0] == pytest.approx(2.01)
 
 
 def test_room_counts_only_nodes_that_take_pods() -> None:
@@ -98,8 +98,46 @@ def test_room_counts_only_nodes_that_take_pods() -> None:
         a_node("down", ready="Unknown"),
     ]
     rooms, cpu, memory = placements.room(nodes, [a_pod(), a_pod(node="tainted")])
-    assert [(r.name, r.free_cpu, r.free_pods) for r in rooms] == [("n1", 3.0, 9), ("preferred", 4.0, 10)]
+    found = [(r.name, r.free_cpu, r.free_pods, len(r.taints)) for r in rooms]
+    assert found == [("n1", 3.0, 9, 0), ("preferred", 4.0, 10, 0), ("tainted", 3.0, 9, 1)]
     assert (cpu, memory) == (8.0, 16 * 2**30)
+
+
+def test_gpus_are_counted_on_their_node_and_asked_for_by_the_pod() -> None:
+    node = made(Node, {"metadata": {"name": "g"}, "status": {
+        "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "4"},
+        "conditions": [{"type": "Ready", "status": "True"}]}})  # fmt: skip
+    spec = {"nodeName": "g", "containers": [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "3"}}}]}
+    rooms, _, _ = placements.room([node], [made(Pod, {"metadata": {"name": "p"}, "spec": spec})])
+    assert rooms[0].extended == {"nvidia.com/gpu": 1.0}
+    assert shapes.extended_of(made(PodSpec, spec)) == {"nvidia.com/gpu": 3.0}
+
+
+def test_which_nodes_a_pod_takes_is_read_from_the_template() -> None:
+    spec = {
+        "volumes": [{"name": "c", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "disk"}}],
+        "tolerations": [{"key": "gpu", "operator": "Exists"}, {"key": "soft", "effect": "PreferNoSchedule"},
+                        {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}, {}]}}},
+    }  # fmt: skip
+    found = seen([a_deployment(template={"metadata": {"labels": {"app": "web"}}, "spec": spec})]).placements["shop/web"]
+    assert found.claims == ("disk",)
+    assert found.tolerations == (
+        Toleration("gpu", "Exists", "", None),
+        Toleration("a", "Equal", "b", Effect.NO_EXECUTE),
+    )
+    assert found.affinity == (
+        (NodeMatch("zone", "In", ("a", "b")),), (NodeMatch("metadata.name", "In", ("n1",)),), ()
+    )  # fmt: skip
+
+
+def test_an_operator_that_is_none_is_an_error() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "Near"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    with pytest.raises(ValueError, match="'Near'"):
+        shapes.affinity_of(made(PodSpec, {"affinity": {"nodeAffinity": required}}))
 
 
 def test_pods_that_wait_for_a_node_take_room_where_most_is_free() -> None:
@@ -196,3 +234,41 @@ def test_broken_marks_are_ignored_with_a_sentence(text: str) -> None:
     move, moved, problem = marks.read({marks.MOVE: text})
     assert (move, moved) == (None, ())
     assert "can't be read and is ignored" in problem
+
+
+def test_quotas_leave_the_least_that_one_of_them_leaves() -> None:
+    def quota(hard: dict[str, str], used: dict[str, str], **spec: Any) -> Quota:
+        found: Quota = made(Quota, {"metadata": {"namespace": "shop"}, "spec": {"hard": hard, **spec},
+                                    "status": {"used": used}})  # fmt: skip
+        return found
+
+    found = limits.quotas_of([
+        quota({"cpu": "4", "requests.memory": "8Gi", "limits.cpu": "1"}, {"cpu": "1500m", "requests.memory": "8Gi"}),
+        quota({"requests.cpu": "2", "pods": "10", "requests.nvidia.com/gpu": "2"}, {"requests.cpu": "0", "pods": "12"}),
+        quota({"pods": "1"}, {"pods": "1"}, scopes=["BestEffort"]),
+    ])  # fmt: skip
+    assert found == {"shop": {"cpu": 2.0, "memory": 0.0, "pods": 0.0, "nvidia.com/gpu": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "namespace", "selector", "count"),
+    [
+        ("its labels match", "shop", {"matchLabels": {"app": "web"}}, 1),
+        ("an empty selector takes every pod of the namespace", "shop", {}, 1),
+        ("no selector takes none", "shop", None, 0),
+        ("other labels", "shop", {"matchLabels": {"app": "api"}}, 0),
+        ("another namespace", "other", {}, 0),
+        ("an expression is taken to hold", "shop", {"matchExpressions": [{"key": "a", "operator": "Exists"}]}, 1),
+    ],
+)
+def test_disruption_budgets_are_those_that_select_the_pods(
+    sentence: str, namespace: str, selector: dict[str, Any] | None, count: int
+) -> None:
+    spec = {"minAvailable": "50%", **({} if selector is None else {"selector": selector})}
+    budget = made(Budget, {"metadata": {"namespace": namespace}, "spec": spec})
+    found = seen([a_deployment()], budgets=[budget]).placements["shop/web"].budgets
+    assert found == (PodBudget("50%"),) * count, sentence
+
+
+def test_disruption_budgets_that_can_not_be_listed_are_unknown() -> None:
+    assert seen([a_deployment()], budgets=None).placements["shop/web"].budgets is None
