@@ -158,7 +158,8 @@ def run(out: Path, seed: int, console: Console) -> int:
             line = f"{ready} replicas, {tick.latency_ms[API]:.0f} ms (left alone {left.latency_ms[API]:.0f} ms)"
             progress.update(task, completed=_hour(report.at_s), description=f"{_hhmm(report.at_s)} UTC", line=line)
 
-        story = asyncio.run(sim.drive(HOURS, show))
+        asyncio.run(sim.drive(HOURS, show))
+    story = sim.story
     for label, value in facts(story):
         console.print(f"{label:24} {value}", highlight=False, markup=False)
     return save(out, html(world, story), console)

@@ -77,8 +77,8 @@ class SimulatedWorld:
         self._unseen: set[str] = set()
         self._events = sorted(scenario.events, key=lambda e: e.at_h)
 
-    async def drive(self, hours: float, on_cycle: Callable[[CycleReport], None]) -> Story:
-        """Lets the world live.
+    async def drive(self, hours: float, on_cycle: Callable[[CycleReport], None]) -> None:
+        """Lets the world live; `story` tells of it. Returned, asyncio would print it whole to put a signal back.
 
         Args:
             hours: how long.
@@ -102,7 +102,6 @@ class SimulatedWorld:
             self.story.reports.append(report)
             self._tell(report)
             on_cycle(report)
-        return self.story
 
     def _rolling(self) -> bool:
         """Whether a rollout is to be looked at: from its begin until it has ended."""

@@ -29,7 +29,9 @@ NO_WINDOW = DemandWindow(0.0, 0.0, 300.0)
 
 def live(seed: int, hours: float) -> Story:
     world = earth()
-    return asyncio.run(SimulatedWorld(world, day(world), seed).drive(hours, lambda _: None))
+    sim = SimulatedWorld(world, day(world), seed)
+    asyncio.run(sim.drive(hours, lambda _: None))
+    return sim.story
 
 
 @pytest.fixture(scope="module")

@@ -9,40 +9,23 @@ slot, all series at once, so what comes later can't change what was forecast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from rebalancer.core.forecast.bands import MIN_OUTCOMES
+from rebalancer.core.forecast.cold import ForecastMemory, caught_up
 from rebalancer.core.forecast.engine import EXPERTS, Engine
-from rebalancer.core.forecast.grid import UTC, Grid, Zone, Zones, join, take
+from rebalancer.core.forecast.grid import UTC, Grid, Zone
 from rebalancer.core.forecast.late import widen
-from rebalancer.core.forecast.trust import verdicts
-from rebalancer.core.model import Floats, Forecast, History
+from rebalancer.core.forecast.trust import Verdicts, verdicts
+from rebalancer.core.model import Bools, Forecast, History
 
 __all__ = ["DEFAULT_QUANTILES", "EXPERTS", "ForecastMemory", "Zone", "at_quantile", "forecasting"]
 
 DEFAULT_QUANTILES = (0.05, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
 MAX_SLOTS = 8064
 """Four weeks of five minutes: the longest memory of a series, whatever its step."""
-Key = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastMemory:
-    """A cache only: a cold one costs time, never a different safe decision.
-
-    The engine goes on in place, so a memory serves one caller. One that does not fit the history is built anew.
-
-    Attributes:
-        at_s: when the last forecast was made.
-        keys: whose series the engine holds, in its order.
-        engine: what is known of them; None before the first forecast.
-    """
-
-    at_s: float | None = None
-    keys: tuple[Key, ...] = ()
-    engine: Engine | None = None
 
 
 def forecasting(
@@ -76,7 +59,7 @@ def forecasting(
     values = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
     last = round(history.start_s / history.step_s) + slots - 1
     clocks = tuple(zones.get(origin, UTC) for _, origin in history.keys) if zones else ()
-    engine = _caught_up(memory, grid, history.keys, values, last, clocks)
+    engine, memory, waiting = caught_up(memory, grid, history.keys, values, last, clocks)
     known = ~np.isnan(values)
     late = np.where(known.any(axis=1), np.argmax(known[:, ::-1], axis=1), 0)
     late_s = now - (history.start_s + (slots - 1) * history.step_s) + late * history.step_s
@@ -96,12 +79,22 @@ def forecasting(
         trusted=tuple(bool(t) for t in found.trusted),
         age_s=age,
         method=tuple(method),
-        why=found.why,
+        why=_told(engine, found, waiting),
         coverage_ratio=found.coverage,
         scaled_error=found.error,
         refits=engine.refits,
     )
-    return forecast, ForecastMemory(at_s=now, keys=history.keys, engine=engine)
+    return forecast, replace(memory, at_s=now)
+
+
+def _told(engine: Engine, found: Verdicts, waiting: Bools) -> tuple[str, ...]:
+    """Why each series is trusted or not; after a start also what is still to be done for it."""
+    turn = f"not built up yet since the start: {int(waiting.sum())} of {len(waiting)} series wait for a later cycle"
+    unfitted = np.isnan(engine.fit.spread[0])
+    told = []
+    for why, trusted, waits, without in zip(found.why, found.trusted, waiting, unfitted, strict=True):
+        told.append(turn if waits else f"{why}; the regression is not fitted yet" if trusted and without else why)
+    return tuple(told)
 
 
 def _nothing(history: History, now: float, horizons_s: tuple[float, ...], quantiles: tuple[float, ...]) -> Forecast:
@@ -121,50 +114,6 @@ def _nothing(history: History, now: float, horizons_s: tuple[float, ...], quanti
         coverage_ratio=unknown,
         scaled_error=unknown,
     )
-
-
-def _caught_up(
-    memory: ForecastMemory, grid: Grid, keys: tuple[Key, ...], values: Floats, last: int, zones: Zones
-) -> Engine:
-    """Returns an engine that has taken in everything up to the slot `last`, from the cache as far as it fits."""
-    old = memory.engine
-    if old is not None:
-        old.refits = {}
-    new = last - old.tape.slot if old is not None else -1
-    if old is None or not old.fits(grid, zoned=bool(zones)) or not 0 <= new < values.shape[1]:
-        return _built(grid, keys, values, last, zones)
-    place = {key: row for row, key in enumerate(memory.keys)}
-    if keys != memory.keys:
-        old = take(old, np.array([place[k] for k in keys if k in place], dtype=np.int64))
-        old.zones = tuple(z for k, z in zip(keys, zones, strict=True) if k in place) if zones else ()
-        place = {key: row for row, key in enumerate(k for k in keys if k in place)}
-    if place:
-        kept = np.array([row for row, key in enumerate(keys) if key in place])
-        old.revise(values[kept, : values.shape[1] - new])
-        for slot in range(values.shape[1] - new, values.shape[1]):
-            old.step(values[kept, slot])
-    missing = [row for row, key in enumerate(keys) if key not in place]
-    if not missing:
-        return old
-    clocks = tuple(zones[row] for row in missing) if zones else ()
-    fresh = _built(grid, tuple(keys[row] for row in missing), values[missing], last, clocks, old.tape.size)
-    both = join(old, fresh) if place else fresh
-    order = [*(k for k in keys if k in place), *(keys[row] for row in missing)]
-    both = take(both, np.array([order.index(k) for k in keys]))
-    both.zones = zones
-    return both
-
-
-def _built(
-    grid: Grid, keys: tuple[Key, ...], values: Floats, last: int, zones: Zones, size: int | None = None
-) -> Engine:
-    """Returns an engine that has gone through a whole history; its tape ends in column `size`."""
-    slots = values.shape[1]
-    blank = 0 if size is None else max(0, size - slots)
-    engine = Engine.blank(grid, ["/".join(k) for k in keys], last + 1 - slots - blank, blank, zones)
-    for slot in range(slots):
-        engine.step(values[:, slot])
-    return engine
 
 
 def at_quantile(forecast: Forecast, row: int, quantile: float, lead_s: float) -> float:

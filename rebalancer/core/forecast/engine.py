@@ -19,6 +19,9 @@ from rebalancer.core.model import Floats
 EXPERTS = ("naive", "mean of 7 days", "week ago", "regression", "regression (log)", "smoothing")
 FIRST_FIT_DAYS = 1.1
 OFFSET_RATIO = 0.05
+NO_BOUND = 1 << 30
+BATCH = 16
+"""Series fitted side by side: more need much memory and are no faster."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Engine:
         band: shape (H, Q, S), likewise.
         zones: wall clock of each series; empty if all stay on one clock.
         refits: refits since the caller last emptied it, by outcome.
+        allowance: how many refits may still be made; those left out come first when there is more.
     """
 
     grid: Grid
@@ -54,6 +58,7 @@ class Engine:
     band: Floats
     zones: Zones = ()
     refits: Mapping[str, int] = field(default_factory=dict)
+    allowance: int = NO_BOUND
 
     @staticmethod
     def blank(grid: Grid, keys: Sequence[str], first: int, size: int = 0, zones: Zones = ()) -> Engine:
@@ -127,7 +132,7 @@ class Engine:
         found = seasons.profile(tape, column, rows, self.fit.offset)
         regression.step(self.fit, tape, found)
         self.ahead[(tape.slot + grid.reach) % len(self.ahead)] = found.days[0], found.week[0]
-        self._refit()
+        self.refit()
         self._forecast(root, demand)
 
     def _judge(self, root: Floats, demand: Floats) -> None:
@@ -149,21 +154,27 @@ class Engine:
         every = grid.slots(bands.REFRESH_S)
         bands.refresh(self.errors, grid, np.flatnonzero(self.phase % every == slot % every))
 
-    def _refit(self) -> None:
-        """Fits those whose hour has come."""
+    def refit(self) -> None:
+        """Fits those whose hour has come, within the allowance; a new fit counts from the next slot on."""
         grid, tape = self.grid, self.tape
-        due = (tape.slot % grid.season == self.phase) | (self.fitted < 0)
+        since = tape.slot - self.fitted
+        due = ((tape.slot % grid.season == self.phase) & (since > 0)) | (self.fitted < 0) | (since > grid.season)
         due &= self.errors.samples >= FIRST_FIT_DAYS * grid.season
         rows = np.flatnonzero(due)
+        rows = rows[np.argsort(self.fitted[rows], kind="stable")][: self.allowance]
         if not len(rows):
             return
-        self._offsets(rows)
-        fine = regression.refit(self.fit, tape, rows)
+        self.allowance -= len(rows)
+        self.offsets(rows)
+        done = 0
+        for first in range(0, len(rows), BATCH):
+            batch = rows[first : first + BATCH]
+            done += int(regression.refit(self.fit, tape, batch).sum())
         self.fitted[rows] = tape.slot
-        done, seen = int(fine.sum()), self.refits
+        seen = self.refits
         self.refits = {"done": seen.get("done", 0) + done, "too-few": seen.get("too-few", 0) + len(rows) - done}
 
-    def _offsets(self, rows: Ints) -> None:
+    def offsets(self, rows: Ints) -> None:
         """Sets the logarithm's offset, once for each series."""
         fresh = rows[np.isnan(self.fit.offset[rows])]
         if not len(fresh):

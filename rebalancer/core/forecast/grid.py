@@ -69,16 +69,26 @@ class Zone:
     since_s: tuple[float, ...]
     offset_s: tuple[float, ...]
 
-    def slots(self, grid: Grid, slot: int) -> int:
-        """Offset in slots in a slot, by its absolute number."""
-        place = int(np.searchsorted(self.since_s, slot * grid.step_s, side="right")) - 1
-        return round(self.offset_s[max(0, place)] / grid.step_s)
+    def slots(self, grid: Grid, slots: Ints) -> Ints:
+        """Offsets in slots in some slots, by their absolute numbers."""
+        place = np.searchsorted(self.since_s, slots * grid.step_s, side="right") - 1
+        found = np.round(np.array(self.offset_s)[np.maximum(place, 0)] / grid.step_s)
+        result: Ints = found.astype(np.int64)
+        return result
 
 
 UTC = Zone((0.0,), (0.0,))
 
 
 Zones = tuple[Zone, ...]
+
+
+def _walls(grid: Grid, zones: Zones, slots: Ints) -> Ints:
+    """Offsets in slots; shape (slots, S). Many series share few clocks."""
+    kinds = list(dict.fromkeys(zones))
+    place = {zone: row for row, zone in enumerate(kinds)}
+    found: Ints = np.stack([zone.slots(grid, slots) for zone in kinds], axis=1)
+    return found[:, [place[zone] for zone in zones]]
 
 
 @dataclass(slots=True)
@@ -109,15 +119,14 @@ class Tape:
         gaps = np.full((columns, series), np.nan, dtype=np.float32)
         wall = None
         if zones:
-            ahead = range(first, first + columns + grid.reach)
-            wall = np.array([[zone.slots(grid, slot) for zone in zones] for slot in ahead], dtype=np.int64)
+            wall = _walls(grid, zones, np.arange(first, first + columns + grid.reach))
         return Tape(grid, first, size, gaps, gaps.copy(), np.zeros((columns, series), dtype=bool), wall)
 
     def tick(self, zones: Zones) -> None:
         """Sets the wall clocks of the column that the farthest horizon reaches."""
         if self.wall is not None:
-            slot = self.slot + self.grid.reach
-            self.wall[self.size - 1 + self.grid.reach] = [zone.slots(self.grid, slot) for zone in zones]
+            slot = np.array([self.slot + self.grid.reach])
+            self.wall[self.size - 1 + self.grid.reach] = _walls(self.grid, zones, slot)[0]
 
     @property
     def slot(self) -> int:

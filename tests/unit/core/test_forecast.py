@@ -217,6 +217,71 @@ def test_series_that_come_and_go_leave_the_others_as_they_are() -> None:
         assert last.bands[row] == pytest.approx(alone.bands[0], rel=0.05)
 
 
+def waves(series: int, slots: int, seed: int = 0) -> Floats:
+    """Days of many services, each with its hour and its size."""
+    random = np.random.default_rng(seed)
+    day = np.sin(2 * np.pi * (np.arange(slots) / DAY + random.random((series, 1))))
+    size = 20.0 * np.exp(random.standard_normal((series, 1)))
+    return np.asarray(size * (1.3 + day) * (1.0 + 0.1 * random.standard_normal((series, slots)).clip(-0.9, 0.9)))
+
+
+@pytest.mark.slow
+def test_a_fleet_too_large_for_one_cycle_is_built_up_over_some_the_largest_first() -> None:
+    series, slots = 800, 6 * DAY
+    values, memory, built, fits = waves(series, slots + 4), ForecastMemory(), [], []
+    keys = tuple((f"shop/w{i}", "*") for i in range(series))
+    for cycle in range(4):
+        table = values[:, cycle : cycle + slots]
+        found, memory = forecasting(History(cycle * STEP_S, STEP_S, keys, table), memory, 0.0, HOUR[:2])
+        waiting = np.array([w.startswith("not built up yet") for w in found.why])
+        assert not any(np.array(found.trusted) & waiting)
+        assert np.isfinite(found.bands).all()
+        assert (found.bands[waiting, 0, -1] > table[waiting, -1]).all()
+        if waiting.any():
+            assert table[waiting, -DAY:].sum(axis=1).max() <= table[~waiting, -DAY:].sum(axis=1).max()
+        built.append(series - int(waiting.sum()))
+        fits.append(found.refits["done"])
+    assert built == [347, 694, 800, 800]
+    assert max(fits) <= 150
+    assert "the regression is not fitted yet" in " ".join(found.why)
+
+
+@pytest.mark.slow
+def test_what_is_read_in_one_pass_forecasts_as_what_was_stepped_through() -> None:
+    shape = load_shape()
+    spiky = shape.copy()
+    spiky[8 * DAY + 100 : 8 * DAY + 106] *= 6.0
+    spiky[7 * DAY : 7 * DAY + 60] = 0.0
+    table = np.stack([shape[: 11 * DAY], spiky[: 11 * DAY]])
+    at_once = forecast(table, HOUR[:3])
+    _, stepped = list(walk(table))[-1]
+    assert at_once.trusted == stepped.trusted == (True, True)
+    assert at_once.bands[:, :, 1] == pytest.approx(stepped.bands[:, :, 1], rel=0.05)
+    assert at_once.bands[:, :, NINE] == pytest.approx(stepped.bands[:, :, NINE], rel=0.1)
+
+
+@pytest.mark.parametrize("days", [3, 5, 9])
+@pytest.mark.parametrize("level", [0.0, 5.0])
+def test_a_level_that_never_moves_is_forecast_as_it_is_however_long_the_history(days: int, level: float) -> None:
+    bands = forecast(np.full((2, days * DAY), level), HOUR[:2]).bands
+    assert bands == pytest.approx(np.full_like(bands, level), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000), gaps=st.floats(0.0, 0.9), begin=st.integers(0, 5 * DAY))
+def test_a_cold_start_trusts_nothing_that_was_not_judged(seed: int, gaps: float, begin: int) -> None:
+    random = np.random.default_rng(seed)
+    values = waves(3, 5 * DAY, seed)
+    values[:, :begin] = np.nan
+    values[random.random(values.shape) < gaps] = np.nan
+    found = forecast(values, HOUR[:2])
+    for row, trusted in enumerate(found.trusted):
+        assert not trusted or (~np.isnan(values[row, -2 * DAY :])).sum() >= DAY // 2
+        if not np.isnan(values[row]).all():
+            assert np.isfinite(found.bands[row]).all()
+
+
 def test_the_quantile_over_the_lead_looks_at_the_horizon_that_covers_it() -> None:
     bands = np.array([[[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]]])
     found = Forecast(0.0, np.array([300.0, 600.0, 900.0]), np.array([0.5, 0.9]), (("w", "*"),), bands, (True,),
