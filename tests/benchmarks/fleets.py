@@ -120,7 +120,8 @@ def later(problem: Problem, plan: Small, event: str, seed: int) -> Problem:
         problem: the fleet.
         plan: (W, C) where it stands.
         event: shift (demand -35 to +35 % by region), outage of a cluster, price (a region dearer by 60 %), noise
-            (+-5 % of demand, everywhere), some (5 % of the workloads by up to 30 %).
+            (+-5 % of demand, everywhere), some (5 % of the workloads by up to 30 %); any
+            other word changes nothing.
         seed: of the event.
     """
     rng = np.random.default_rng([seed, 7])

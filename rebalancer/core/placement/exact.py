@@ -40,7 +40,7 @@ from rebalancer.core.placement.items import (
 )
 
 MAX_NODES = 5000
-FEW, EXACT_GAP, CLOSE_GAP = 10, 1e-7, 5e-4
+FEW, EXACT_GAP, CLOSE_GAP = 10, 1e-7, 9e-4
 """Up to so many workloads the optimum is proved; of more, HiGHS would spend most of its time on the last hundredths."""
 SMALL_FLEET = 100
 """So many workloads are solved in one exact program; more in batches by priority, each exact in what is left."""

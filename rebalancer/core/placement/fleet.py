@@ -15,8 +15,8 @@ from rebalancer.core.placement.problem import Floats, Ints, Problem, Small
 
 CHANGED_RATIO = 0.25
 """From this share of changed workloads on, everything is planned anew."""
-SAME_DEMAND = 0.02
-"""Demand that changed by less than this share of a workload's replicas is the same demand."""
+SAME_DEMAND = 0.05
+"""Demand this close to what it was planned for, as a share of its replicas, counts as the same: noise moves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Warm:
 
     Attributes:
         workloads, clusters: names by row and column.
-        problem, plan, out: what was asked and answered.
+        problem, plan, out: what was asked and answered; demand is what each workload was last planned for.
         price: (3, C) prices of room.
         cost, least: (W,) $/h of each plan, and the least at the prices.
     """
@@ -102,6 +102,10 @@ def _solve(
         found = solve_some(problem, active, plan, warm.price, seed)
         plan[active], out[active] = found.plan, found.out
         cost[active], least[active] = found.cost, found.least
+    if len(active) < len(names):
+        # What was not planned again is compared with what it was planned for, or slow growth would never be seen.
+        demand = np.where(changed[:, None], problem.demand, warm.problem.demand[old])
+        problem = replace(problem, demand=demand)
     return Warm(names, clusters, problem, plan, out, warm.price, cost, least)
 
 

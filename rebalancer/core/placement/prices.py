@@ -5,7 +5,7 @@ Only this module and what it imports need numba; import it inside the function t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
 HUGE, LARGE = 20_000, 3_000
 GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
 POLISH = (1.0, 0.0)
+RELUCTANCE = 3.0
+"""Where few workloads changed, a move has to pay for itself so many times over: most small gains are in the way of the
+next workload (measured: fewer moves at a smaller gap than with 1). Full plans after large events lost by it."""
 PUSHED = 1500
 Cores = tuple[float, float]
 Schedule = tuple[tuple[float, float, float], ...]
@@ -205,6 +208,11 @@ class _Search:
             self._back(kept)
         self._back(best)
 
+    def true_cost(self, problem: Problem) -> None:
+        """Sets what each plan costs in the problem as it is, moves at what they cost."""
+        free = np.zeros(self.size.shape)
+        values(jobs_of(problem), self.near, self.sites, free, self.leaving, self.x, self.out, self.cost)
+
     def _enough(self, total: float) -> bool:
         """Whether no plan can be much cheaper, by the bound at the prices that the search began with."""
         if self.least is None:
@@ -337,8 +345,9 @@ def constant(problem: Problem) -> Floats:
 
 
 def solve_all(
-    problem: Problem, *, price: Floats | None = None, start: Small | None = None, seed: int = 0, dual: bool = True
-) -> Solved:
+    problem: Problem, *, price: Floats | None = None, start: Small | None = None, seed: int = 0, dual: bool = True,
+    reluctance: float = 1.0,
+) -> Solved:  # fmt: skip
     """Plans all workloads.
 
     Args:
@@ -347,18 +356,22 @@ def solve_all(
         start: (W, C) plan to start from; None places everything anew.
         seed: decides the order in which workloads are looked at; the same seed gives the same plan.
         dual: whether prices are iterated first; not needed when few workloads changed.
+        reluctance: how many times over a move has to pay for itself; costs are returned as they are.
     """
     problem = problem.tidy()
     if price is None or dual:
         price, near = iterate_prices(problem, price, seed)
     else:
         near = near_of(problem, price)
-    search = _Search(problem, near, price, seed)
+    # Starting and stopping are dearer by the same factor, so growth is decided as ever.
+    asked = replace(problem, start=problem.start * reluctance, stop=problem.stop * reluctance)
+    search = _Search(asked, near, price, seed)
     if start is None:
         search.begin_cold()
     else:
         search.begin_warm(start)
     search.rounds()
+    search.true_cost(problem)
     value, least, _ = bound(problem, near, price)
     extra = constant(problem)
     return Solved(search.plan(), search.out, price, search.cost + extra, least + extra, value + float(extra.sum()))
@@ -383,4 +396,4 @@ def solve_some(problem: Problem, active: Ints, plan: Small, price: Floats, seed:
         others[active] = 0
     capacity = np.maximum(problem.capacity - problem.use(others), 0.0)
     part = problem.rows(active, capacity)
-    return solve_all(part, price=price, start=part.now, seed=seed, dual=False)
+    return solve_all(part, price=price, start=part.now, seed=seed, dual=False, reluctance=RELUCTANCE)
