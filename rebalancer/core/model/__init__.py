@@ -4,6 +4,16 @@ All values are immutable. Times are Unix seconds, CPU is in cores, memory in byt
 (requests/s or cores). A workload's key is `namespace/name`.
 """
 
+from rebalancer.core.model.declared import (
+    Cluster,
+    Effect,
+    Elastic,
+    Price,
+    PriceWindow,
+    Taint,
+    Toleration,
+    Window,
+)
 from rebalancer.core.model.plan import (
     Action,
     ActionKind,
@@ -21,11 +31,9 @@ from rebalancer.core.model.plan import (
 from rebalancer.core.model.seen import (
     TOTAL,
     Bools,
-    Cluster,
     ClusterState,
     Completeness,
     Demand,
-    Effect,
     Floats,
     Forecast,
     History,
@@ -36,15 +44,10 @@ from rebalancer.core.model.seen import (
     NodeRoom,
     Placement,
     PodBudget,
-    Price,
-    PriceWindow,
     Sight,
     Snapshot,
-    Taint,
-    Toleration,
     Unknown,
     View,
-    Window,
 )
 
 __all__ = [
@@ -58,6 +61,7 @@ __all__ = [
     "Completeness",
     "Demand",
     "Effect",
+    "Elastic",
     "EndIntent",
     "Floats",
     "Forecast",

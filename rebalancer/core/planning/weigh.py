@@ -18,7 +18,7 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     add_max, roomless = {}, set()
     for cluster in draft.now:
         shape = shape_of(draft.placements[cluster], cpu, memory)
-        here = 0 if cluster in draft.barred else ground.fits(cluster, shape)
+        here = 0 if cluster in draft.barred else ground.fits(cluster, shape, policy.lead_s)
         if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
             here = left
             told = f"{cluster}: the quotas of its namespace leave {left} replica(s)"
