@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rebalancer.api.base import API_VERSION, Metadata, Model, Percent, WindowSpec
+from rebalancer.api.base import API_VERSION, Duration, Metadata, Model, Percent, WindowSpec
 from rebalancer.core import model
 
 
@@ -40,10 +40,36 @@ class PriceSpec(Model):
     windows: list[PriceWindowSpec] = Field(default_factory=list, max_length=50)
 
 
+class NodeShape(Model):
+    """What a node that an autoscaler adds has for pods."""
+
+    cpu_cores: float = Field(gt=0, le=10_000)
+    memory_gib: float = Field(gt=0, le=1_000_000)
+    pods: int = Field(default=110, ge=1, le=10_000)
+
+
+class ElasticSpec(Model):
+    """A node autoscaler: up to how many nodes the cluster may have, what a new one has, and when it is there."""
+
+    max_nodes: int = Field(ge=1, le=100_000)
+    node_shape: NodeShape
+    provision: Duration = Field(ge=0, le=7200)
+
+
 class Capacity(Model):
-    """What is kept free against fragmentation."""
+    """What is kept free against fragmentation, and what can appear."""
 
     reserve: Percent = Field(default=0.05, ge=0, le=0.5)
+    elastic: ElasticSpec | None = None
+
+    def resolve(self) -> model.Elastic | None:
+        """Returns what can appear as the core knows it."""
+        if self.elastic is None:
+            return None
+        shape = self.elastic.node_shape
+        return model.Elastic(
+            self.elastic.max_nodes, shape.cpu_cores, shape.memory_gib * 2.0**30, shape.pods, self.elastic.provision
+        )
 
 
 class TaintSpec(Model):
@@ -98,6 +124,7 @@ class MemberCluster(Model):
             price=model.Price(spec.price.cpu_core_hour, spec.price.memory_gib_hour),
             price_windows=tuple(model.PriceWindow(w.window(), w.factor) for w in spec.price.windows),
             reserve_ratio=spec.capacity.reserve,
+            elastic=spec.capacity.resolve(),
             taints=tuple(model.Taint(t.key, t.value, t.effect) for t in spec.taints),
             spot=spec.spot,
             drain=spec.drain,

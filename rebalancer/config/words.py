@@ -12,7 +12,7 @@ from rebalancer.config.documents import Document
 
 PLANNED: Mapping[str, frozenset[str]] = {
     "MemberCluster": frozenset({
-        "spec.connection.pull", "spec.price.egressGib", "spec.capacity.elastic", "spec.edge",
+        "spec.connection.pull", "spec.price.egressGib", "spec.edge",
         "spec.probe",
     }),
     "SchedulingPolicy": frozenset({

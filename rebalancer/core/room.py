@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rebalancer.core.model import ClusterState, NodeMatch, NodeRoom, Placement, Toleration, Unknown
+from rebalancer.core.model import ClusterState, Elastic, NodeMatch, NodeRoom, Placement, Toleration, Unknown
 
 NAME_FIELD = "metadata.name"
 """The one field, instead of a label, that a node affinity may ask for."""
@@ -111,7 +111,7 @@ def fits(room: Room, shape: Shape) -> int:
     for node in room.nodes:
         if not takes(node, shape):
             continue
-        here = _on(node, shape)
+        here = on(node, shape)
         if node.taints:
             dedicated += here
         else:
@@ -120,6 +120,25 @@ def fits(room: Room, shape: Shape) -> int:
         if need > 0:
             open_ = min(open_, math.floor(free / need + 1e-9))
     return open_ + dedicated
+
+
+def to_come(state: ClusterState, waiting: tuple[float, float]) -> int:
+    """How many nodes a node autoscaler could still add, less those that pods which are not ready may wait for.
+
+    Args:
+        state: the cluster.
+        waiting: cores and bytes that replicas request which have a pod, but are not ready.
+    """
+    elastic = state.cluster.elastic
+    if elastic is None or isinstance(state.nodes, Unknown):
+        return 0
+    taken = math.ceil(max(waiting[0] / elastic.cpu, waiting[1] / elastic.memory) - 1e-9)
+    return max(0, elastic.max_nodes - len(state.nodes) - taken)
+
+
+def fresh(elastic: Elastic) -> NodeRoom:
+    """A new node. Nobody knows its labels, so it takes nothing that asks for some."""
+    return NodeRoom("", elastic.cpu, elastic.memory, elastic.pods)
 
 
 def within(quota: Mapping[str, float], shape: Shape, most: int) -> int:
@@ -140,7 +159,7 @@ def dedicated(room: Room, shapes: Collection[Shape]) -> tuple[float, float]:
     return cpu, sum(n.free_memory for n in found if math.isfinite(n.free_memory))
 
 
-def _on(node: NodeRoom, shape: Shape) -> int:
+def on(node: NodeRoom, shape: Shape) -> int:
     """How many fit on one node; none where its free room is no number."""
     if not (math.isfinite(node.free_cpu) and math.isfinite(node.free_memory)):
         return 0

@@ -4,6 +4,16 @@ All values are immutable. Times are Unix seconds, CPU is in cores, memory in byt
 (requests/s or cores). A workload's key is `namespace/name`.
 """
 
+from rebalancer.core.model.declared import (
+    Cluster,
+    Effect,
+    Elastic,
+    Price,
+    PriceWindow,
+    Taint,
+    Toleration,
+    Window,
+)
 from rebalancer.core.model.load import TOTAL, Bools, Demand, Floats, Forecast, History
 from rebalancer.core.model.plan import (
     Action,
@@ -20,10 +30,8 @@ from rebalancer.core.model.plan import (
     WorkloadPlan,
 )
 from rebalancer.core.model.seen import (
-    Cluster,
     ClusterState,
     Completeness,
-    Effect,
     Moved,
     MoveKind,
     MoveRecord,
@@ -31,15 +39,10 @@ from rebalancer.core.model.seen import (
     NodeRoom,
     Placement,
     PodBudget,
-    Price,
-    PriceWindow,
     Sight,
     Snapshot,
-    Taint,
-    Toleration,
     Unknown,
     View,
-    Window,
 )
 
 __all__ = [
@@ -53,6 +56,7 @@ __all__ = [
     "Completeness",
     "Demand",
     "Effect",
+    "Elastic",
     "EndIntent",
     "Floats",
     "Forecast",

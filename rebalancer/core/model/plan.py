@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rebalancer.core.model.seen import Moved, MoveRecord, Sight, Taint, View
+from rebalancer.core.model.declared import Taint
+from rebalancer.core.model.seen import Moved, MoveRecord, Sight, View
 
 
 @dataclass(frozen=True, slots=True)

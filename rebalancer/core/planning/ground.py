@@ -68,6 +68,8 @@ class Ground:
         taints: cluster -> the user's taints and ours.
         clocks, brake: loss of sight.
         prices: cluster -> price now, with the factors of the windows that are open.
+        to_come: cluster -> nodes that its autoscaler could add.
+        grown: clusters whose nodes to come somebody counts on.
         known: answers of `origin_ms`, which a thousand workloads ask for in common.
         shapes: cluster -> shape -> answer of `fits`, so that its cost grows with the shapes, not with the workloads.
     """
@@ -81,6 +83,8 @@ class Ground:
     settings: PlanSettings
     network_memory: NetworkMemory
     prices: Mapping[str, Price]
+    to_come: Mapping[str, int]
+    grown: set[str] = field(default_factory=set)
     known: dict[tuple[str, str], tuple[float, float] | None] = field(default_factory=dict)
     shapes: dict[str, dict[room.Shape, int]] = field(default_factory=dict)
 
@@ -102,15 +106,28 @@ class Ground:
             self.known[key] = self._origin_ms(origin, cluster)
         return self.known[key]
 
-    def fits(self, cluster: str, shape: room.Shape) -> int:
-        """How many replicas fit in a cluster; 0 where its room is unknown."""
+    def fits(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
+        """How many replicas fit in a cluster; 0 where its room is unknown.
+
+        Nodes that can appear count for those who plan at least as far ahead as a node takes.
+        """
         space = self.rooms[cluster]
         if isinstance(space, Unknown):
             return 0
         of = self.shapes.setdefault(cluster, {})
         if shape not in of:
             of[shape] = room.fits(space, shape)
-        return of[shape]
+        return of[shape] + self._could_appear(cluster, shape, lead_s)
+
+    def _could_appear(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
+        elastic, nodes = self.cluster(cluster).elastic, self.to_come[cluster]
+        if elastic is None or nodes == 0 or elastic.provision_s > lead_s:
+            return 0
+        node = room.fresh(elastic)
+        if not room.takes(node, shape):
+            return 0
+        self.grown.add(cluster)
+        return nodes * room.on(node, shape)
 
     def within_quota(self, cluster: str, workload: str, shape: room.Shape, most: int) -> int:
         """How many of `most` replicas the quotas of a workload's namespace leave; 0 where these are unknown."""
@@ -126,6 +143,10 @@ class Ground:
             if not isinstance(space, Unknown):
                 more = room.dedicated(space, self.shapes.get(cluster, {}))
                 cpu[cluster], memory[cluster] = space.cpu + more[0], space.memory + more[1]
+                elastic = self.cluster(cluster).elastic
+                if cluster in self.grown and elastic is not None:
+                    cpu[cluster] += self.to_come[cluster] * elastic.cpu
+                    memory[cluster] += self.to_come[cluster] * elastic.memory
         return cpu, memory
 
     def _origin_ms(self, origin: str, cluster: str) -> tuple[float, float] | None:
@@ -191,6 +212,16 @@ def _promised(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
     return result
 
 
+def _unready(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
+    """(cores, bytes) by cluster of pods that are not ready: some of them may wait for a node to come."""
+    result = dict.fromkeys(snapshot.clusters, (0.0, 0.0))
+    for placements in snapshot.placements.values():
+        for name, found in placements.items():
+            cpu, memory = result.get(name, (0.0, 0.0))
+            result[name] = cpu + found.unavailable_pods * found.cpu, memory + found.unavailable_pods * found.memory
+    return result
+
+
 def _less(space: room.Room | Unknown, promised: tuple[float, float]) -> room.Room | Unknown:
     if isinstance(space, Unknown):
         return space
@@ -222,7 +253,7 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
         snapshot.network, memory.network, settings.network, now,
         usual_rtt_s=snapshot.usual_rtt_s, weights=_link_weights(snapshot),
     )  # fmt: skip
-    promised = _promised(snapshot)
+    promised, unready = _promised(snapshot), _unready(snapshot)
     taints = {}
     for name, state in snapshot.clusters.items():
         ours = (Taint(QUALITY_TAINT, tainted[name], Effect.NO_SCHEDULE),) if name in tainted else ()
@@ -239,4 +270,5 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
         prices={
             n: windows.price_at(s.cluster.price, s.cluster.price_windows, now) for n, s in snapshot.clusters.items()
         },
+        to_come={n: room.to_come(s, unready[n]) for n, s in snapshot.clusters.items()},
     )

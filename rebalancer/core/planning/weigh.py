@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rebalancer.core import starts
 from rebalancer.core.placement import LATENCY_DOLLARS, Item
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
@@ -16,9 +17,10 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
     memory = max((p.memory for p in draft.placements.values()), default=0.0)
     add_max, roomless = {}, set()
+    lead_s = starts.lead_s(policy, draft.starts)
     for cluster in draft.now:
         shape = shape_of(draft.placements[cluster], cpu, memory)
-        here = 0 if cluster in draft.barred else ground.fits(cluster, shape)
+        here = 0 if cluster in draft.barred else ground.fits(cluster, shape, lead_s)
         if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
             here = left
             told = f"{cluster}: the quotas of its namespace leave {left} replica(s)"

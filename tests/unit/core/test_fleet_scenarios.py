@@ -29,7 +29,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalancer.core.forecast import DEFAULT_QUANTILES
-from rebalancer.core.model import TOTAL, ClusterState, Demand, Forecast, Placement, Plan, SetReplicas, Unknown, View
+from rebalancer.core.model import (
+    TOTAL,
+    ClusterState,
+    Demand,
+    Elastic,
+    Forecast,
+    Placement,
+    Plan,
+    SetReplicas,
+    Unknown,
+    View,
+)
 from rebalancer.core.planning import PlanMemory, PlanSettings, planning
 from rebalancer.core.policy import DemandSpec, Policy
 from rebalancer.core.sight import Clock
@@ -167,6 +178,30 @@ def test_s19_the_end_does_not_depend_on_the_size_of_the_steps(step: int) -> None
 def test_s20_two_that_fit_alone_do_not_fit_together() -> None:
     found = many({"a": {}, "b": {}}, {"a": 2, "b": 2}, room(eu_1=3.0))
     assert started(found) == {"eu-1": 3}
+
+
+ELASTIC = Elastic(max_nodes=3, cpu=4.0, memory=1e12, pods=10, provision_s=300.0)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "elastic", "unready", "places"),
+    [
+        ("no autoscaler", None, 0, 1),
+        ("two nodes can appear in time", ELASTIC, 0, 9),
+        ("too late", replace(ELASTIC, provision_s=301.0), 0, 1),
+        ("all nodes are there already", replace(ELASTIC, max_nodes=1), 0, 1),
+        ("pods that are not ready may wait for one of them", ELASTIC, 3, 5),
+    ],
+)
+def test_room_that_can_appear_counts_once_and_in_time(
+    sentence: str, elastic: Elastic | None, unready: int, places: int
+) -> None:
+    state = room(eu_1=1.0)["eu-1"]
+    states = {"eu-1": replace(state, cluster=replace(state.cluster, elastic=elastic))}
+    here = replace(placement("eu-1", unready, ready=0), cpu=1.0, memory=0.0, unavailable_pods=unready)
+    seen = replace(snapshot({"eu-1": here}, {"eu": 280.0}), clusters=states, views={"eu-1": View("complete", NOW)})
+    found, _ = plan(seen, {"eu": 280.0}, replace(POLICY, lead_s=300.0), CALM)
+    assert started(found).get("eu-1", 0) == places, sentence
 
 
 # --- C. Lost sight, failover, failback
