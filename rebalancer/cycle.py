@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from rebalancer.core import series
-from rebalancer.core.forecast import ForecastMemory, forecasting
+from rebalancer.core.forecast import ForecastMemory, Zone, forecasting
 from rebalancer.core.model import (
     Action,
     Demand,
@@ -55,6 +56,7 @@ class CycleSettings:
     Attributes:
         history_s, step_s: grid of demand.
         horizons_s: how far ahead demand is forecast.
+        clocks: time zone by origin region, in whose wall time its habits lie; the others are UTC.
         observe_deadline_s: total deadline of each port's observation.
         plan: the planner's settings.
     """
@@ -62,6 +64,7 @@ class CycleSettings:
     history_s: float = 14 * 86400.0
     step_s: float = 300.0
     horizons_s: tuple[float, ...] = (300.0, 600.0, 1800.0, 3600.0)
+    clocks: Mapping[str, tzinfo] = field(default_factory=dict)
     observe_deadline_s: float = 20.0
     plan: PlanSettings = PlanSettings()
 
@@ -150,8 +153,10 @@ class Cycle:
         history, snapshot = self._assemble(demand, network, fleet, now)
         allowed = {w: frozenset(c for c, p in found.items() if allows(p)) for w, found in snapshot.placements.items()}
         snapshot = replace(snapshot, rollouts=rollouts, allowed=allowed)
+        horizons = self.settings.horizons_s
+        zones = {r: Zone.between(c, history.start_s, now + max(horizons)) for r, c in self.settings.clocks.items()}
         forecast, self.memory.forecast = await asyncio.to_thread(
-            forecasting, history, self.memory.forecast, now, self.settings.horizons_s
+            forecasting, history, self.memory.forecast, now, horizons, zones=zones
         )
         marks.append(time.perf_counter())
         plan, self.memory.plan = await asyncio.to_thread(

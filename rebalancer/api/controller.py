@@ -88,6 +88,15 @@ class TelemetrySpec(Model):
     late_samples: Duration = Field(default=300.0, ge=0, le=21600)
     history: Duration = Field(default=14 * 86400.0, ge=600, le=60 * 86400)
     history_step: Duration = Field(default=300.0, ge=10, le=3600)
+    time_zones: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("time_zones")
+    @classmethod
+    def _known_zones(cls, value: dict[str, str]) -> dict[str, str]:
+        for region, zone in value.items():
+            if zone not in available_timezones():
+                raise ValueError(f"{region}: {zone!r} is no IANA time zone, for example Europe/Berlin")
+        return value
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from rebalancer import config as cfg
 from rebalancer.adapters.clock import SystemClock
@@ -84,6 +85,7 @@ def settings_of(spec: RebalancerConfigSpec) -> CycleSettings:
     return CycleSettings(
         history_s=telemetry.history,
         step_s=telemetry.history_step,
+        clocks={region: ZoneInfo(zone) for region, zone in telemetry.time_zones.items()},
         observe_deadline_s=spec.cycle.deadline,
         plan=plan,
     )

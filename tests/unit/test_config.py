@@ -367,6 +367,10 @@ GOLDEN: dict[str, tuple[str, str]] = {
         POLICY + "  replicas: {max: 3}\n  perCluster: {min: 4}\n",
         "fleet.yaml:4: spec: perCluster.min 4 is above replicas.max 3",
     ),
+    "a region in a time zone that is none": (
+        CONTROLLER + "    timeZones: {eu: Mars/Olympus}\n",
+        "fleet.yaml:8: spec.telemetry.timeZones: eu: 'Mars/Olympus' is no IANA time zone, for example Europe/Berlin",
+    ),
     "a time zone that is none": (
         CONTROLLER + "  cycle: {timeZone: Mars/Olympus}\n",
         "fleet.yaml:8: spec.cycle.timeZone is 'Mars/Olympus': is no IANA time zone, for example UTC or Europe/Berlin",

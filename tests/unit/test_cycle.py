@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -94,6 +95,17 @@ def run(
 
 FAR = {"eu-1": 8, "us-1": 0, "ap-1": 0}
 LOAD = {"eu": 38.0, "ap": 38.0}
+
+
+def test_a_regions_time_zone_reaches_its_forecast_and_the_others_stay_in_utc() -> None:
+    world = World(FAR, LOAD)
+    ports = Ports(world, world, world, MemoryJournal(), SilentNotifier(), lambda: False)
+    cycle = Cycle(ports, list(REGIONS), replace(SETTINGS, clocks={"ap": ZoneInfo("Asia/Singapore")}))
+    asyncio.run(cycle.run({"shop/web": POLICY}))
+    memory = cycle.memory.forecast
+    assert memory.engine is not None
+    ahead = {origin: zone.offset_s for (_, origin), zone in zip(memory.keys, memory.engine.zones, strict=True)}
+    assert ahead == {"*": (0.0,), "eu": (0.0,), "ap": (8 * 3600.0,)}
 
 
 def test_a_cycle_observes_plans_acts_and_writes_it_down() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from datetime import datetime, tzinfo
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from rebalancer.core.model import Bools, Floats
 
-DAY_S = 86400.0
+DAY_S, HOUR_S = 86400.0, 3600.0
 FINE = 96
 """From so many slots a day on (a quarter of an hour) neighbouring slots of other days are averaged."""
 Singles = npt.NDArray[np.float32]
@@ -69,6 +70,14 @@ class Zone:
     since_s: tuple[float, ...]
     offset_s: tuple[float, ...]
 
+    @staticmethod
+    def between(clock: tzinfo, begin_s: float, end_s: float) -> Zone:
+        """Returns what a time zone's clock does in a span of time, to the hour, in which clocks change."""
+        hours = np.arange(np.floor(begin_s / HOUR_S), np.ceil(end_s / HOUR_S) + 1) * HOUR_S
+        offsets = [_offset_s(clock, float(at)) for at in hours]
+        kept = [i for i, offset in enumerate(offsets) if i == 0 or offset != offsets[i - 1]]
+        return Zone(tuple(float(hours[i]) for i in kept), tuple(offsets[i] for i in kept))
+
     def slots(self, grid: Grid, slots: Ints) -> Ints:
         """Offsets in slots in some slots, by their absolute numbers."""
         place = np.searchsorted(self.since_s, slots * grid.step_s, side="right") - 1
@@ -78,6 +87,11 @@ class Zone:
 
 
 UTC = Zone((0.0,), (0.0,))
+
+
+def _offset_s(clock: tzinfo, at_s: float) -> float:
+    ahead = datetime.fromtimestamp(at_s, clock).utcoffset()
+    return ahead.total_seconds() if ahead is not None else 0.0
 
 
 Zones = tuple[Zone, ...]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -294,6 +296,24 @@ def test_the_quantile_over_the_lead_looks_at_the_horizon_that_covers_it() -> Non
 
 def test_an_unknown_band_is_unknown_at_every_quantile() -> None:
     assert np.isnan(at_quantile(forecast(np.array([[np.nan] * 9])), 0, 0.9, 300.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "since_s", "offset_s"),
+    [
+        ("UTC", datetime(2026, 3, 20, tzinfo=UTC), [0.0], [0.0]),
+        ("Asia/Kolkata", datetime(2026, 3, 20, tzinfo=UTC), [0.0], [19800.0]),
+        ("Europe/Berlin", datetime(2026, 3, 20, tzinfo=UTC), [0.0, 9 * 86400.0 + 3600.0], [3600.0, 7200.0]),
+        ("America/New_York", datetime(2026, 10, 25, tzinfo=UTC), [0.0, 7 * 86400.0 + 6 * 3600.0], [-14400.0, -18000.0]),
+    ],
+)
+def test_a_time_zones_clock_over_two_weeks(
+    name: str, begin: datetime, since_s: list[float], offset_s: list[float]
+) -> None:
+    start = begin.timestamp()
+    zone = Zone.between(ZoneInfo(name), start, start + 14 * 86400.0)
+    assert [s - start for s in zone.since_s] == since_s
+    assert list(zone.offset_s) == offset_s
 
 
 @pytest.mark.slow
