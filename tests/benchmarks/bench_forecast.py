@@ -1,4 +1,4 @@
-"""Figures of the forecast on this machine: `python -m tests.benchmarks.bench_forecast [--only accuracy|rivals|cost]`.
+"""Figures of the forecast on this machine: `python -m tests.benchmarks.bench_forecast [--only PART]`.
 
 Each line is `name value unit bound ok|SHORT`; a figure with a lower bound is printed as how far it lies under it. The
 series are read from the directory that REBALANCER_TRACES names; without it one carried trace stands for all, and what
@@ -18,6 +18,7 @@ import numpy as np
 from rebalancer.core.forecast import regression
 from rebalancer.core.forecast.engine import Engine
 from rebalancer.core.forecast.grid import Grid
+from tests.benchmarks import forecast_decisions as simulation
 from tests.benchmarks import traces
 from tests.benchmarks.figures import line, rival
 from tests.benchmarks.forecast_rivals import rivals
@@ -105,6 +106,27 @@ def cost() -> bool:
     return line(f"update_of_{CADENCE}_series", float(np.median(took)) * 1000, "ms", 50.0) and good
 
 
+def decisions() -> bool:
+    """Replica-hours and starts at .3 % violation minutes, on all traces with one setting, and on each with its best."""
+    cases, good = simulation.cases(), True
+    for delay, bounds in ((2, (1.35, 1.19)), (5, (1.38, 1.20))):
+        found = {c.name: simulation.curves(c, delay) for c in cases}
+        for without, bound in zip(("", "nasa_http"), bounds, strict=True):
+            kept = [v for n, v in found.items() if n != without]
+            label = f"hours_over_foresight_{delay}min" + (f"_without_{without}" if without else "")
+            mean = {p: simulation.at_level(simulation.average([v[p] for v in kept])) for p in kept[0]}
+            good &= line(label, mean["forecast"].hours, "ratio", bound)
+            for policy in ("hpa", "holt-winters"):
+                rival(f"{label}_{policy}", mean[policy].hours, "ratio")
+            if not without and delay == 2:
+                good &= line("starts_over_hpa", mean["forecast"].starts / mean["hpa"].starts, "ratio", 0.30)
+        for name, curves in found.items():
+            one = {p: simulation.at_level(s).hours for p, s in curves.items()}
+            told = ", ".join(f"{p} {v:.3f}" for p, v in one.items())
+            print(f"# {delay} min, {name}: {told}{'; HPA wins' if one['hpa'] < one['forecast'] else ''}", flush=True)
+    return good
+
+
 def resource_of_children() -> float:
     """CPU seconds of the processes that have ended."""
     import resource
@@ -116,7 +138,7 @@ def resource_of_children() -> float:
 def main() -> int:
     """Runs the parts; returns 1 if a figure falls short."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", choices=("accuracy", "rivals", "cost"))
+    parser.add_argument("--only", choices=("accuracy", "rivals", "cost", "decisions"))
     only = parser.parse_args().only
     good = True
     if only in (None, "cost"):
@@ -137,7 +159,12 @@ def main() -> int:
                 good &= accuracy(name, walks, limits)
             if walks and only != "accuracy":
                 good &= beside(name, walks, count, limits)
-    print("# left out: decisions on traces, and the robustness events")
+    if only in (None, "decisions"):
+        if traces.folder() is None:
+            print("# REBALANCER_TRACES is not set: decisions are left out")
+        else:
+            good &= decisions()
+    print("# left out: the robustness events")
     return 0 if good else 1
 
 

@@ -51,12 +51,13 @@ class Walk:
         return np.stack([whole[lag] for lag in lags], axis=1)
 
 
-def walk(traces: Sequence[Trace], days: int) -> list[Walk]:
+def walk(traces: Sequence[Trace], days: int, probs: tuple[float, ...] = PROBS) -> list[Walk]:
     """Goes through all series at once, aligned at their ends.
 
     Args:
         traces: of one season.
         days: length of the test region; half of a series that is shorter than twice as long, at most a week of it.
+        probs: quantiles.
     """
     season = traces[0].season
     longest = (days + WARM_DAYS[season]) * season
@@ -65,10 +66,10 @@ def walk(traces: Sequence[Trace], days: int) -> list[Walk]:
     table = np.full((slots, len(traces)), np.nan)
     for row, one in enumerate(values):
         table[slots - len(one) :, row] = one
-    grid = Grid(DAY_S / season, tuple(range(1, HORIZONS + 1)), PROBS, KEEP_DAYS[season] * season)
+    grid = Grid(DAY_S / season, tuple(range(1, HORIZONS + 1)), probs, KEEP_DAYS[season] * season)
     engine = Engine.blank(grid, [t.name for t in traces], 0)
     points = np.full((slots, HORIZONS, len(traces)), np.nan)
-    bands = np.full((slots, HORIZONS, len(PROBS), len(traces)), np.nan)
+    bands = np.full((slots, HORIZONS, len(probs), len(traces)), np.nan)
     naive = np.full((slots, len(traces)), np.nan)
     for slot in range(slots):
         engine.step(table[slot])

@@ -58,3 +58,14 @@ def hourly() -> list[Trace]:
     where = folder()
     files = sorted(where.glob("*_1h.csv")) if where is not None else []
     return [Trace(f.stem, _read(f), 24) for f in files if not f.stem.startswith(SPARSE)]
+
+
+def simulated() -> list[Trace]:
+    """The traces on which scaling is simulated, by minute, a gap as no load; none without the full data."""
+    where = folder()
+    if where is None:
+        return []
+    names = ("nasa_http", "ms_mongo_01", "ms_mongo_02", "ms_machine_01", "ms_ingress_01", "ms_ingress_03")
+    found = [Trace(n, np.nan_to_num(_read(where / f"{n}_1min.csv")), 1440) for n in names]
+    # Nasa from 4 August on: in the days before, the server was off.
+    return [Trace(t.name, t.values[34 * 1440 :] if t.name == "nasa_http" else t.values, 1440) for t in found]
