@@ -198,7 +198,10 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
     if total <= 0:
         return
     wanted = draft.wanted.replicas
-    needed = min(float(wanted), draft.demand / draft.capacity) if draft.capacity > 0 else float(wanted)
+    # What is offered now, even where the plan lets replicas run fuller than their target: a replica that no traffic was
+    # counted for would stay wherever it is.
+    offered = max(draft.demand, demand.total)
+    needed = min(float(wanted), offered / draft.capacity) if draft.capacity > 0 else float(wanted)
     draft.origins = {o: share / total * needed for o, share in sorted(shares.items()) if share > 0}
 
 
