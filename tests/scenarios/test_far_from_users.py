@@ -21,7 +21,9 @@ def test_replicas_move_to_their_users(stage: tuple[Fleet, Mesh], tmp_path: Path)
         fleet.deploy(service("far"), (cluster,))
     fleet.planes["us-1"].wait_ready_pods(8, selector="app=far")
     fleet.users.wait_requests("default/far", 2000, timeout_s=60)
-    controller = Controller(fleet, tmp_path / "c", [*(member(fleet, n) for n in fleet.planes), policy("far")])
+    # The users need all eight: a spare replica has no reason to move, it goes with the next decrease.
+    documents = [*(member(fleet, n) for n in fleet.planes), policy("far", capacityPerReplica=32)]
+    controller = Controller(fleet, tmp_path / "c", documents)
     wait_for(lambda: "closer-to-users" in controller.cli("plan").stdout, "a plan that wants to move", 60, poll_s=0.5)
     plan = controller.plan()
     wanted = plan["workloads"]["default/far"]
