@@ -53,8 +53,9 @@ test: $(STAMP)  ## everything; without Go what needs the real stack is skipped, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	@# In this order: two lanes of scenarios, which mostly wait, beside one of contract tests; unit tests fill the rest.
-	$(BIN)/pytest tests/scenarios tests/contract tests/unit -n 3 --dist loadfile --no-loadscope-reorder --reruns 1
+	@# First the two lanes of scenarios, which mostly wait, then contract tests; unit tests fill the rest. Two workers:
+	@# a third lane of servers made two cores late for everybody. Native tracebacks: the long ones can end the session.
+	$(BIN)/pytest tests/scenarios tests/contract tests/unit -n 2 --dist loadfile --no-loadscope-reorder --reruns 2 --tb=native
 
 generate: $(STAMP)  ## rules and dashboards from their code
 	$(BIN)/python -m rules
