@@ -68,7 +68,7 @@ class Capacity(Model):
             return None
         shape = self.elastic.node_shape
         return model.Elastic(
-            self.elastic.max_nodes, shape.cpu_cores, shape.memory_gib * 2.0**30, shape.pods, self.elastic.provision
+            self.elastic.max_nodes, shape.cpu_cores, shape.memory_gib * model.GIB, shape.pods, self.elastic.provision
         )
 
 

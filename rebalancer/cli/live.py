@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -49,8 +50,13 @@ def dispatch(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
             return asyncio.run(_plan(live, arguments.output))
 
 
-async def _open(live: Live) -> LiveWorld:
-    return await open_world(live, lambda: False)
+@asynccontextmanager
+async def _opened(live: Live) -> AsyncIterator[LiveWorld]:
+    world = await open_world(live, lambda: False)
+    try:
+        yield world
+    finally:
+        await world.close()
 
 
 async def _first_cycle(live: Live) -> CycleReport:
@@ -59,11 +65,8 @@ async def _first_cycle(live: Live) -> CycleReport:
     Raises:
         RebalancerError: no metrics backend gave a usable answer.
     """
-    world = await _open(live)
-    try:
+    async with _opened(live) as world:
         found = await world.run_cycle()
-    finally:
-        await world.close()
     _unusable(found.outcome, found.errors)
     return replace(
         found, plan=report.without_observe_only(found.plan), errors=(*world.problems, *found.errors)
@@ -107,15 +110,12 @@ async def _explain(live: Live, workload: str) -> int:
 async def _network(live: Live, cluster: str | None, output: str) -> int:
     from rebalancer.report import network
 
-    world = await _open(live)
-    try:
+    async with _opened(live) as world:
         known = ", ".join(sorted(world.config.clusters))
         if cluster is not None and cluster not in world.config.clusters:
             raise RebalancerError(f"{cluster}: no such cluster; known: {known}")
         now = world.clock.now()
         found, (carried, unread) = await asyncio.gather(world.telemetry.network(now), world.telemetry.throughput(now))
-    finally:
-        await world.close()
     errors = (*found.errors, *unread)
     if output == "json":
         print(network.as_json(found.map, carried, errors, cluster))
@@ -126,25 +126,19 @@ async def _network(live: Live, cluster: str | None, output: str) -> int:
 
 
 async def _record(live: Live, out: Path) -> int:
-    world = await _open(live)
-    try:
+    async with _opened(live) as world:
         count = await world.record(out)
-    finally:
-        await world.close()
     print(f"{out}: {count} series")
     return 0
 
 
 async def _check(live: Live) -> int:
-    world = await _open(live)
-    try:
+    async with _opened(live) as world:
         rights, metrics, hub = await asyncio.gather(
             world.actuator.check(rollouts=bool(world.config.rollouts)),
             world.telemetry.check(world.policies()),
             world.check_hub(),
         )
-    finally:
-        await world.close()
     bad = 0
     for one in metrics:
         bad += one.state != "ok"
@@ -180,8 +174,7 @@ async def _rollout(live: Live, verb: str, name: str | None, *, full: bool) -> in
 
     if verb != "list" and not name:
         raise ConfigError([f"rollout {verb}: name the rollout as namespace/name; `rebalancer rollout list` shows them"])
-    world = await _open(live)
-    try:
+    async with _opened(live) as world:
         stored = {s.spec.key: (s.spec, replace(s.status, problem=s.problem)) for s in await world.stored_rollouts()}
         if verb == "list":
             print("\n".join(render_list(list(stored.values()))))
@@ -196,5 +189,3 @@ async def _rollout(live: Live, verb: str, name: str | None, *, full: bool) -> in
         await world.ask(name, cast(Verb, verb), uuid.uuid4().hex[:12], full=full)
         print(f"{verb} of {name} is asked for; `rebalancer rollout get {name}` shows when it is done")
         return 0
-    finally:
-        await world.close()

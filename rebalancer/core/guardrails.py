@@ -5,7 +5,6 @@ A veto stops a change; it never makes one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -125,22 +124,20 @@ def _disruption(action: Action, scene: Guarded) -> Refusal | None:
 
 
 def _kept_by_budgets(standing: Mapping[str, Placement], wanted: int) -> int:
-    """Ready replicas that PodDisruptionBudgets keep, counted over the fleet; all where nobody can read them."""
+    """Ready replicas that PodDisruptionBudgets keep, counted over the fleet and rounded up as Kubernetes does.
+
+    All where nobody can read them.
+    """
     floor = 0
     for placement in standing.values():
         if placement.budgets is None:
             return wanted
         for one in placement.budgets:
             if one.min_available is not None:
-                floor = max(floor, _rounded_up(one.min_available, wanted))
+                floor = max(floor, resolve_count(one.min_available, wanted, up=True))
             if one.max_unavailable is not None:
-                floor = max(floor, wanted - _rounded_up(one.max_unavailable, wanted))
+                floor = max(floor, wanted - resolve_count(one.max_unavailable, wanted, up=True))
     return floor
-
-
-def _rounded_up(value: int | str, total: int) -> int:
-    """A count, or a percentage of the total as Kubernetes rounds it for budgets."""
-    return math.ceil(float(value.rstrip("%")) / 100.0 * total - 1e-9) if isinstance(value, str) else value
 
 
 def _taken(step: SetReplicas, scene: Guarded) -> int:

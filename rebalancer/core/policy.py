@@ -184,8 +184,9 @@ class Policy:
         return f"{self.namespace}/{self.name}"
 
 
-def resolve_count(value: int | str, total: int, *, at_least: int = 0) -> int:
-    """Turns a count or a percentage of `total` into replicas, rounded down but not below `at_least`."""
+def resolve_count(value: int | str, total: int, *, at_least: int = 0, up: bool = False) -> int:
+    """Turns a count or a percentage of `total` into replicas, not below `at_least`; rounded down, or `up`."""
     if isinstance(value, str):
-        return max(at_least, math.floor(float(value.rstrip("%")) / 100.0 * total + 1e-9))
+        exact = float(value.rstrip("%")) / 100.0 * total
+        return max(at_least, math.ceil(exact - 1e-9) if up else math.floor(exact + 1e-9))
     return max(at_least, value)

@@ -13,7 +13,7 @@ from rebalancer.core.model import TOTAL, Floats, Forecast, History
 from rebalancer.errors import RebalancerError
 from rebalancer.report import svg
 from rebalancer.report.page import cards, page, table
-from rebalancer.report.plan import clock, number
+from rebalancer.report.plan import clock, null, number
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
@@ -119,11 +119,11 @@ def as_json(forecast: Forecast, history: History, workload: str) -> str:
             "trusted": forecast.trusted[row],
             "why": forecast.why[row],
             "method": forecast.method[row],
-            "ageSeconds": _null(forecast.age_s[row]),
-            "coverageRatio": _null(forecast.coverage_ratio[row]),
-            "scaledError": _null(forecast.scaled_error[row]),
-            "history": [_null(v) for v in _lately(history, there)],
-            "band": [[_null(v) for v in line] for line in forecast.bands[row]],
+            "ageSeconds": null(forecast.age_s[row]),
+            "coverageRatio": null(forecast.coverage_ratio[row]),
+            "scaledError": null(forecast.scaled_error[row]),
+            "history": [null(v) for v in _lately(history, there)],
+            "band": [[null(v) for v in line] for line in forecast.bands[row]],
         })  # fmt: skip
     end_s = history.start_s + (history.values.shape[1] - 1) * history.step_s
     found = {
@@ -131,10 +131,6 @@ def as_json(forecast: Forecast, history: History, workload: str) -> str:
         "horizonsSeconds": forecast.horizons_s.tolist(), "quantiles": forecast.quantiles.tolist(), "series": series,
     }  # fmt: skip
     return json.dumps(found, indent=2)
-
-
-def _null(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def as_html(forecast: Forecast, history: History, workload: str) -> str:

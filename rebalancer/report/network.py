@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rebalancer.core.network import Cell, Gap, LatencyMap, Throughput
+from rebalancer.report.plan import null
 
 _STYLES = {"ok": "", "unknown": "dim", "maintenance": "dim", "lossy": "yellow", "udp_blocked": "yellow"}
 _COLUMNS = ("from", "to", "p50 ms", "p99 ms", "jitter ms", "loss % (95 % sure)", "out %", "probes", "age", "state",
@@ -113,7 +114,6 @@ def as_json(
     """Returns the same as JSON; what is unknown is null."""
     cells = [{"from": src, "to": dst, **asdict(cell)} for (src, dst), cell in _chosen(latency, cluster)]
     carried = {
-        name: {way: value if math.isfinite(value) else None for way, value in asdict(one).items()}
-        for name, one in sorted(throughput.items())
+        name: {way: null(value) for way, value in asdict(one).items()} for name, one in sorted(throughput.items())
     }
     return json.dumps({"paths": cells, "throughput": carried, "errors": list(errors)}, indent=2, allow_nan=False)

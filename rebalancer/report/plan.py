@@ -141,14 +141,14 @@ def as_json(plan: Plan, errors: tuple[str, ...] = ()) -> str:
         "id": plan.id,
         "at": clock(plan.at_s).replace(" ", "T"),
         "summary": summary(plan),
-        "gapRatio": _null(plan.gap_ratio),
+        "gapRatio": null(plan.gap_ratio),
         "views": {c: {"state": v.state, "since": clock(v.since_s), "detail": v.detail} for c, v in plan.views.items()},
         "sight": {c: s.value for c, s in plan.sight.items()},
         "taints": {c: [f"{t.key}={t.value}:{t.effect}" for t in ts] for c, ts in plan.taints.items() if ts},
         "workloads": {w: _workload(item) for w, item in plan.workloads.items()},
         "actions": [
             {"kind": a.kind, "workload": a.workload, "reason": a.reason, "explanation": a.explanation,
-             "source": a.source, "target": a.target, "replicas": a.replicas, "gainDollarsPerHour": _null(a.gain),
+             "source": a.source, "target": a.target, "replicas": a.replicas, "gainDollarsPerHour": null(a.gain),
              "forced": a.forced, "why": _why(a)}
             for a in plan.actions
         ],
@@ -171,18 +171,19 @@ def _why(action: Action) -> dict[str, Any] | None:
     if action.why is None:
         return None
     return {
-        "terms": {k: _null(v) for k, v in action.why.terms.items()},
+        "terms": {k: null(v) for k, v in action.why.terms.items()},
         "binding": action.why.binding,
-        "room": _null(action.why.room),
+        "room": null(action.why.room),
         "alternatives": [
-            {"cluster": a.cluster, "gainDollarsPerHour": _null(a.gain), "reason": a.reason}
+            {"cluster": a.cluster, "gainDollarsPerHour": null(a.gain), "reason": a.reason}
             for a in action.why.alternatives
         ],
     }
 
 
-def _null(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def null(value: float) -> float | None:
+    """A number for JSON; null where it is not finite."""
+    return float(value) if math.isfinite(value) else None
 
 
 def _workload(item: WorkloadPlan) -> dict[str, Any]:
@@ -192,13 +193,13 @@ def _workload(item: WorkloadPlan) -> dict[str, Any]:
         "planned": dict(item.planned),
         "target": dict(item.target),
         "wanted": item.wanted,
-        "demand": _null(item.demand),
+        "demand": null(item.demand),
         "unit": item.unit,
-        "capacityPerReplica": _null(item.capacity),
-        "latencyMs": _null(item.latency_ms),
-        "targetLatencyMs": _null(item.target_latency_ms),
-        "termsNow": {k: _null(v) for k, v in item.terms_now.items()},
-        "termsTarget": {k: _null(v) for k, v in item.terms.items()},
+        "capacityPerReplica": null(item.capacity),
+        "latencyMs": null(item.latency_ms),
+        "targetLatencyMs": null(item.target_latency_ms),
+        "termsNow": {k: null(v) for k, v in item.terms_now.items()},
+        "termsTarget": {k: null(v) for k, v in item.terms.items()},
         "barred": dict(item.barred),
         "lines": list(item.lines),
     }

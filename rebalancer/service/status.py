@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from rebalancer.adapters.kubernetes.hub import sight_status
-from rebalancer.core.model import ClusterState, Plan, Sight, Unknown
+from rebalancer.core.model import GIB, ClusterState, Plan, Sight, Unknown
 from rebalancer.core.reasons import words
 from rebalancer.core.sight import Clock
 
@@ -66,7 +66,7 @@ def of_cluster(
     room: dict[str, object] = {}
     if not isinstance(state.nodes, Unknown):
         room = {"cpu": round(sum(n.free_cpu for n in state.nodes), 1),
-                "memoryGib": round(sum(n.free_memory for n in state.nodes) / 2.0**30, 1)}  # fmt: skip
+                "memoryGib": round(sum(n.free_memory for n in state.nodes) / GIB, 1)}  # fmt: skip
     # While the cluster is in sight its clock is the heartbeat; a loss keeps the exact time.
     kept = replace(clock, seen_s=beat) if sight is Sight.READY else clock
     return {

@@ -13,20 +13,7 @@ from rebalancer.adapters.kubernetes import placements
 from rebalancer.adapters.kubernetes.clients import ClusterClient
 from rebalancer.adapters.kubernetes.limits import quotas_of
 from rebalancer.adapters.kubernetes.placements import Objects, ReadyMemory, Seen
-from rebalancer.adapters.kubernetes.structs import (
-    Autoscaler,
-    AutoscalerList,
-    Budget,
-    BudgetList,
-    Deployment,
-    DeploymentList,
-    Node,
-    NodeList,
-    Pod,
-    PodList,
-    Quota,
-    QuotaList,
-)
+from rebalancer.adapters.kubernetes.structs import Autoscaler, Budget, Deployment, Node, Page, Pod, Quota, T
 from rebalancer.core.model import NodeRoom, Unknown
 from rebalancer.core.policy import Policy
 from rebalancer.errors import ClusterError
@@ -38,7 +25,6 @@ FEW_NAMESPACES = 4
 VERSION_AGE_S = 600.0
 _PODS = [("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed")]
 L2 = TypeVar("L2")
-L = TypeVar("L", PodList, DeploymentList, NodeList, AutoscalerList, QuotaList, BudgetList)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +76,14 @@ class Observer:
             self.version = self.client.version(until)
             self.version_at = time.monotonic()
         spaces = sorted({p.namespace for p in policies})
-        deployments = self._deployments(spaces, until)
-        autoscalers = self._denied(lambda: self._autoscalers(spaces, until), gaps)
-        nodes = self._denied(lambda: self._nodes(until), gaps)
-        pods = self._denied(lambda: self._pods(until), gaps)
-        budgets = self._denied(lambda: self._budgets(spaces, until), gaps)
-        quotas = self._denied(lambda: self._quotas(spaces, until), gaps)
+        deployments = self._in(spaces, "apps/v1", "deployments", Page[Deployment], until)
+        autoscalers = self._denied(
+            lambda: self._in(spaces, "autoscaling/v2", "horizontalpodautoscalers", Page[Autoscaler], until), gaps
+        )
+        nodes = self._denied(lambda: self._list("/api/v1/nodes", Page[Node], until), gaps)
+        pods = self._denied(lambda: self._list("/api/v1/pods", Page[Pod], until, _PODS), gaps)
+        budgets = self._denied(lambda: self._in(spaces, "policy/v1", "poddisruptionbudgets", Page[Budget], until), gaps)
+        quotas = self._denied(lambda: self._in(spaces, "v1", "resourcequotas", Page[Quota], until), gaps)
         objects = Objects(deployments, pods, nodes, autoscalers, budgets)
         left: Mapping[str, Mapping[str, float]] | Unknown = Unknown("quota-unknown", detail="; ".join(gaps))
         rooms: tuple[NodeRoom, ...] | Unknown = Unknown("room-unknown", detail="; ".join(gaps))
@@ -119,41 +107,16 @@ class Observer:
             gaps.append(str(error))
             return None
 
-    def _deployments(self, spaces: Sequence[str], until: float) -> list[Deployment]:
-        found: list[Deployment] = []
-        for path in _paths("apps/v1", "deployments", spaces):
-            for page in self._pages(path, DeploymentList, until):
-                found += page.items or ()
-        return found
+    def _in(self, spaces: Sequence[str], api: str, plural: str, type_: type[Page[T]], until: float) -> list[T]:
+        """All objects of a kind in some namespaces."""
+        return [one for path in _paths(api, plural, spaces) for one in self._list(path, type_, until)]
 
-    def _autoscalers(self, spaces: Sequence[str], until: float) -> list[Autoscaler]:
-        found: list[Autoscaler] = []
-        for path in _paths("autoscaling/v2", "horizontalpodautoscalers", spaces):
-            for page in self._pages(path, AutoscalerList, until):
-                found += page.items or ()
-        return found
+    def _list(self, path: str, type_: type[Page[T]], until: float, query: Sequence[tuple[str, str]] = ()) -> list[T]:
+        return [one for page in self._pages(path, type_, until, query) for one in page.items or ()]
 
-    def _budgets(self, spaces: Sequence[str], until: float) -> list[Budget]:
-        found: list[Budget] = []
-        for path in _paths("policy/v1", "poddisruptionbudgets", spaces):
-            for page in self._pages(path, BudgetList, until):
-                found += page.items or ()
-        return found
-
-    def _quotas(self, spaces: Sequence[str], until: float) -> list[Quota]:
-        found: list[Quota] = []
-        for path in _paths("v1", "resourcequotas", spaces):
-            for page in self._pages(path, QuotaList, until):
-                found += page.items or ()
-        return found
-
-    def _nodes(self, until: float) -> list[Node]:
-        return [n for page in self._pages("/api/v1/nodes", NodeList, until) for n in page.items or ()]
-
-    def _pods(self, until: float) -> list[Pod]:
-        return [p for page in self._pages("/api/v1/pods", PodList, until, _PODS) for p in page.items or ()]
-
-    def _pages(self, path: str, type_: type[L], until: float, query: Sequence[tuple[str, str]] = ()) -> list[L]:
+    def _pages(
+        self, path: str, type_: type[Page[T]], until: float, query: Sequence[tuple[str, str]] = ()
+    ) -> list[Page[T]]:
         """All pages of a list; a continue token that expired meanwhile begins the list anew, once."""
         try:
             return self._all_pages(path, type_, until, query)
@@ -162,8 +125,10 @@ class Observer:
                 raise
         return self._all_pages(path, type_, until, query)
 
-    def _all_pages(self, path: str, type_: type[L], until: float, query: Sequence[tuple[str, str]]) -> list[L]:
-        pages: list[L] = []
+    def _all_pages(
+        self, path: str, type_: type[Page[T]], until: float, query: Sequence[tuple[str, str]]
+    ) -> list[Page[T]]:
+        pages: list[Page[T]] = []
         more: str = ""
         for _ in range(MAX_PAGES):
             asked = [*query, ("limit", str(PAGE)), *([("continue", more)] if more else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -59,6 +60,16 @@ class ListMeta(Base, frozen=True):
 
     continue_: str = msgspec.field(name="continue", default="")
     resource_version: str = ""
+
+
+T = TypeVar("T")
+
+
+class Page(Base, Generic[T], frozen=True):
+    """A page of a list."""
+
+    metadata: ListMeta
+    items: list[T] | None = None
 
 
 class Resources(Base, frozen=True):
@@ -328,48 +339,6 @@ class Budget(Base, frozen=True):
 
     metadata: Meta
     spec: BudgetSpec = BudgetSpec()
-
-
-class QuotaList(Base, frozen=True):
-    """A page of quotas."""
-
-    metadata: ListMeta
-    items: list[Quota] | None = None
-
-
-class BudgetList(Base, frozen=True):
-    """A page of PodDisruptionBudgets."""
-
-    metadata: ListMeta
-    items: list[Budget] | None = None
-
-
-class PodList(Base, frozen=True):
-    """A page of pods."""
-
-    metadata: ListMeta
-    items: list[Pod] | None = None
-
-
-class DeploymentList(Base, frozen=True):
-    """A page of Deployments."""
-
-    metadata: ListMeta
-    items: list[Deployment] | None = None
-
-
-class NodeList(Base, frozen=True):
-    """A page of nodes."""
-
-    metadata: ListMeta
-    items: list[Node] | None = None
-
-
-class AutoscalerList(Base, frozen=True):
-    """A page of autoscalers."""
-
-    metadata: ListMeta
-    items: list[Autoscaler] | None = None
 
 
 class Version(Base, frozen=True):

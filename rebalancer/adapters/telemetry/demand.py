@@ -49,6 +49,11 @@ class Ask:
         return self.query, self.workload_label, self.origin_label, self.entry_cluster
 
     @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.query or "CPU"
+
+    @property
     def unit(self) -> str:
         """Unit of its demand."""
         return REQUESTS if self.query else CORES
@@ -172,13 +177,9 @@ class Source:
             found.answered, found.empty = True, not answer.series
             found.latest = self._sums(answer.series, lambda series: float(series.values[0]), found)
         except AnswerError as error:
-            found.problems.append(f"demand by {self.ask.query or 'CPU'}: {error}")
+            found.problems.append(f"demand by {self.ask.name}: {error}")
             return self.held(grid, found)
-        try:
-            await self._continue(grid, frozenset(seen), found)
-        except AnswerError as error:
-            found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
-        found.rows = dict(self._ring.rows)
+        await self._history(grid, frozenset(seen), found)
         return found
 
     async def _now(self, window_s: float, now: float) -> Answer:
@@ -196,13 +197,8 @@ class Source:
 
     async def catch_up(self, grid: Grid, complete: frozenset[str], found: Found) -> None:
         """Reads again what clusters missed that have just come back, so that no cycle sees them without their past."""
-        if not found.answered or not self._ring.misses(complete - self._seen):
-            return
-        try:
-            await self._continue(grid, complete, found)
-        except AnswerError as error:
-            found.problems.append(f"history of demand by {self.ask.query or 'CPU'}: {error}")
-        found.rows = dict(self._ring.rows)
+        if found.answered and self._ring.misses(complete - self._seen):
+            await self._history(grid, complete, found)
 
     def held(self, grid: Grid, found: Found | None = None) -> Found:
         """What is known from before where nothing was answered now: history with NaN at its end, or a failure."""
@@ -219,6 +215,14 @@ class Source:
             unseen = frozenset(self._backend.clusters) - now_seen
             filled = self._seen & now_seen
             self._ring.mark(unseen, filled, self._fetched_from_s, now=self._now_s, late_s=self._late_s)
+
+    async def _history(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
+        """Reads what of the history is not there yet, as far as it is answered."""
+        try:
+            await self._continue(grid, seen, found)
+        except AnswerError as error:
+            found.problems.append(f"history of demand by {self.ask.name}: {error}")
+        found.rows = dict(self._ring.rows)
 
     async def _continue(self, grid: Grid, seen: frozenset[str], found: Found) -> None:
         self._ring.move(grid)
@@ -240,7 +244,7 @@ class Source:
                     raise
                 if error.kind == "timeout":
                     # A server that is slow is not asked again at once; the next cycle goes on with half of it.
-                    found.problems.append(f"history of demand by {self.ask.query or 'CPU'} {NEXT_CYCLE}: {error}")
+                    found.problems.append(f"history of demand by {self.ask.name} {NEXT_CYCLE}: {error}")
                     return
         await self._reach_back(grid, found)
 
@@ -260,10 +264,9 @@ class Source:
                 row[begins.get(key[2], missing) :] = np.nan  # raw samples are better
             if any(np.isfinite(row).any() for row in rows.values()):
                 self._ring.put(part, rows)
-                name_of = self.ask.query or "CPU"
                 found.problems.append(
-                    f"history of demand by {name_of} before {when(part.end_s)} comes from data downsampled to {name}: "
-                    f"it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; keep raw "
+                    f"history of demand by {self.ask.name} before {when(part.end_s)} comes from data downsampled to "
+                    f"{name}: it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; keep raw "
                     "samples longer, or shorten telemetry.history."
                 )
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
+from rebalancer.adapters.telemetry import promql
 from rebalancer.adapters.telemetry.backend import Backend
+from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.promql import Selector
 from rebalancer.core.network import Throughput
 
@@ -18,25 +20,27 @@ WAYS = {"in": "node_network_receive_bytes_total", "out": "node_network_transmit_
 
 
 def query(backend: Backend) -> str:
-    """Bytes per second over 5 min by cluster and way."""
-    by = ", ".join([*backend.by])
-    parts = []
+    """Bytes per second over 5 min by cluster; `kind` tells the way."""
+    by = ", ".join(backend.by)
+    parts = {}
     for way, metric in WAYS.items():
         chosen = Selector(metric).where(("device", "!~", _VIRTUAL), *backend.matchers())
-        total = f"sum by ({by}) (rate({chosen}[5m]))" if by else f"sum(rate({chosen}[5m]))"
-        parts.append(f'label_replace({total}, "way", "{way}", "", "")')
-    return " or ".join(parts)
+        parts[way] = f"sum by ({by}) (rate({chosen}[5m]))"
+    return promql.either(parts)
 
 
-async def read(backend: Backend, now: float) -> dict[str, Throughput]:
-    """Reads what each cluster's nodes carry; a cluster without a node exporter is not in the answer.
+async def read(backend: Backend, now: float) -> tuple[dict[str, Throughput], list[str]]:
+    """Reads what each cluster's nodes carry; never raises, problems come as sentences.
 
-    Raises:
-        AnswerError: no usable answer.
+    A cluster without a node exporter is not in the answer.
     """
+    try:
+        answer = await backend.query(query(backend), now)
+    except AnswerError as error:
+        return {}, [f"throughput: {error}"]
     found: dict[str, dict[str, float]] = {}
-    for series in (await backend.query(query(backend), now)).series:
+    for series in answer.series:
         cluster, value = backend.cluster_of(series.labels), float(series.values[0])
         if cluster and math.isfinite(value) and value >= 0:
-            found.setdefault(cluster, {})[series.labels.get("way", "")] = value
-    return {name: Throughput(one.get("in", math.nan), one.get("out", math.nan)) for name, one in found.items()}
+            found.setdefault(cluster, {})[series.labels.get("kind", "")] = value
+    return {name: Throughput(one.get("in", math.nan), one.get("out", math.nan)) for name, one in found.items()}, []

@@ -120,9 +120,9 @@ class MetricsTelemetry:
     async def room(self) -> RoomAnswer:
         """See Telemetry. Cordoned nodes don't count."""
         now = self._clock.now()
-        found = await asyncio.gather(*(self._room_of(side, now) for side in self._sides))
+        found = await asyncio.gather(*(self._of(side, _room(side.backend, now), "room") for side in self._sides))
         clusters: dict[str, Mapping[str, tuple[float, float]] | Unknown] = {}
-        problems = [problem for _, problem in found if problem]
+        problems = [problem for _, said in found for problem in said]
         for name in self._clusters:
             known = next((rooms[name] for rooms, _ in found if name in rooms), None)
             detail = "; ".join(problems) or "kube_node_status_allocatable is not there; scrape kube-state-metrics"
@@ -151,15 +151,11 @@ class MetricsTelemetry:
 
     async def throughput(self, now: float) -> tuple[dict[str, Throughput], tuple[str, ...]]:
         """Asks what each cluster's nodes carry; returns it with a sentence per backend that could not say."""
-        found: dict[str, Throughput] = {}
-        problems = []
-        for side in self._sides:
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    found |= await throughput.read(side.backend, now)
-            except (AnswerError, TimeoutError) as error:
-                problems.append(f"throughput: {side.backend.url}: {str(error) or 'no answer in time'}")
-        return found, tuple(problems)
+        answers = await asyncio.gather(
+            *(self._of(side, throughput.read(side.backend, now), "throughput") for side in self._sides)
+        )
+        found = {name: one for carried, _ in answers for name, one in carried.items()}
+        return found, tuple(problem for _, said in answers for problem in said)
 
     async def counters(
         self, selection: Selection, clusters: Sequence[str], since_s: float, now: float
@@ -288,34 +284,6 @@ class MetricsTelemetry:
     def _all(self, views: Mapping[str, View]) -> dict[str, View]:
         return {name: views.get(name, View("failed", None, _NO_BACKEND.format(name))) for name in self._clusters}
 
-    async def _room_of(self, side: _Side, now: float) -> tuple[dict[str, dict[str, tuple[float, float]]], str]:
-        backend = side.backend
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                answer = await backend.query(promql.room(backend.by, backend.matchers()), now)
-        except AnswerError as error:
-            return {}, f"room: {error}"
-        except TimeoutError:
-            return {}, f"room: {backend.url} did not answer within {self._deadline_s:g} s"
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        doubled: set[str] = set()
-        for series in answer.series:
-            cluster, labels = backend.cluster_of(series.labels), series.labels
-            if cluster:
-                kinds = found.setdefault(cluster, {}).setdefault(labels.get("resource", ""), {})
-                doubled |= {cluster} if labels.get("kind", "") in kinds else set()
-                kinds[labels.get("kind", "")] = float(series.values[0])
-        rooms = {
-            name: {
-                resource: (kinds["allocatable"], kinds.get("requested", 0.0))
-                for resource, kinds in resources.items()
-                if np.isfinite(kinds.get("allocatable", np.nan))
-            }
-            for name, resources in found.items()
-        }
-        told = f"room: {backend.url} has several sums for {', '.join(sorted(doubled))}; give each cluster one label"
-        return {n: one for n, one in rooms.items() if one and n not in doubled}, told if doubled else ""
-
     async def _of(
         self, side: _Side, reading: Awaitable[tuple[dict[K, V], list[str]]], what: str
     ) -> tuple[dict[K, V], list[str]]:
@@ -338,6 +306,32 @@ class MetricsTelemetry:
             for pair, value in found.items():
                 usual[pair] = max(value, usual.get(pair, 0.0))
         return usual, problems
+
+
+async def _room(backend: Backend, now: float) -> tuple[dict[str, dict[str, tuple[float, float]]], list[str]]:
+    """Room by cluster and resource as one backend sees it; never raises."""
+    try:
+        answer = await backend.query(promql.room(backend.by, backend.matchers()), now)
+    except AnswerError as error:
+        return {}, [f"room: {error}"]
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    doubled: set[str] = set()
+    for series in answer.series:
+        cluster, labels = backend.cluster_of(series.labels), series.labels
+        if cluster:
+            kinds = found.setdefault(cluster, {}).setdefault(labels.get("resource", ""), {})
+            doubled |= {cluster} if labels.get("kind", "") in kinds else set()
+            kinds[labels.get("kind", "")] = float(series.values[0])
+    rooms = {
+        name: {
+            resource: (kinds["allocatable"], kinds.get("requested", 0.0))
+            for resource, kinds in resources.items()
+            if np.isfinite(kinds.get("allocatable", np.nan))
+        }
+        for name, resources in found.items()
+    }
+    told = f"room: {backend.url} has several sums for {', '.join(sorted(doubled))}; give each cluster one label"
+    return {n: one for n, one in rooms.items() if one and n not in doubled}, [told] if doubled else []
 
 
 def _doubt(side: _Side, source: Source, one: Found, views: dict[str, View], now: float) -> None:

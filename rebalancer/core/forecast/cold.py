@@ -13,7 +13,7 @@ import numpy as np
 
 from rebalancer.core.forecast.bands import PRIOR_SAMPLES
 from rebalancer.core.forecast.engine import Engine
-from rebalancer.core.forecast.grid import Grid, Zones, join, take
+from rebalancer.core.forecast.grid import Grid, Ints, Zones, join, take
 from rebalancer.core.forecast.prefill import prefill
 from rebalancer.core.model import Bools, Floats
 
@@ -73,7 +73,7 @@ def caught_up(
     for rows, part in ((turn, values[turn]), (rest, _held(values[rest]))):
         if not len(rows):
             continue
-        clocks = tuple(zones[row] for row in rows) if zones else ()
+        clocks = _clocks(zones, rows)
         left = old.allowance if old is not None else FITS
         fresh = _built(grid, [keys[row] for row in rows], part, last, clocks, size, left)
         old = _joined(old, fresh) if old is not None else fresh
@@ -88,7 +88,7 @@ def caught_up(
         return old, ForecastMemory(keys=keys, engine=old), waiting
     built = np.flatnonzero(~waiting)
     kept = take(old, built)
-    kept.zones = tuple(zones[row] for row in built) if zones else ()
+    kept.zones = _clocks(zones, built)
     return old, ForecastMemory(keys=tuple(keys[row] for row in built), engine=kept), waiting
 
 
@@ -108,12 +108,17 @@ def _gone_on(
     rows = np.array([row_of[key] for key in kept])
     if kept != memory.keys:
         old = take(old, np.array([row for row, key in enumerate(memory.keys) if key in row_of]))
-    old.zones = tuple(zones[row] for row in rows) if zones else ()
+    old.zones = _clocks(zones, rows)
     old.refits, old.allowance = {}, FITS
     old.revise(values[rows, : slots - new])
     for slot in range(slots - new, slots):
         old.step(values[rows, slot])
     return kept, old
+
+
+def _clocks(zones: Zones, rows: Ints) -> Zones:
+    """The wall clocks of some series; empty where all stay on one clock."""
+    return tuple(zones[row] for row in rows) if zones else ()
 
 
 def _joined(left: Engine, right: Engine) -> Engine:

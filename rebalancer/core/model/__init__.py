@@ -5,6 +5,7 @@ All values are immutable. Times are Unix seconds, CPU is in cores, memory in byt
 """
 
 from rebalancer.core.model.declared import (
+    GIB,
     Cluster,
     Effect,
     Elastic,
@@ -46,6 +47,7 @@ from rebalancer.core.model.seen import (
 )
 
 __all__ = [
+    "GIB",
     "TOTAL",
     "Action",
     "ActionKind",

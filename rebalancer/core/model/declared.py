@@ -43,6 +43,10 @@ class Toleration:
         return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
 
 
+GIB = 2.0**30
+"""Bytes; prices and what people write are per GiB, everything else here is in bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """Prices of a cluster in USD; None is unknown and takes no part in cost terms."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rebalancer.core.model import GIB
 from rebalancer.core.placement.items import (
     AMORTISATION_H,
     MOVE_DOLLARS,
@@ -25,8 +26,6 @@ from rebalancer.core.placement.items import (
 )
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Problem, Small
 from rebalancer.core.placement.traffic import best
-
-GIB = 2.0**30
 
 
 def clusters_of(items: Sequence[Item]) -> tuple[str, ...]:

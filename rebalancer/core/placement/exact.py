@@ -17,7 +17,8 @@ import highspy
 import highspy.highs
 import numpy as np
 
-from rebalancer.core.placement.encode import GIB, placed
+from rebalancer.core.model import GIB
+from rebalancer.core.placement.encode import placed
 from rebalancer.core.placement.items import (
     AMORTISATION_H,
     MOVE_DOLLARS,

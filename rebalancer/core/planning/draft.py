@@ -32,6 +32,7 @@ class Draft:
         barred: cluster -> reason id why nothing new goes there.
         frozen, leave, lost: clusters by fate.
         suffice: replicas that would do where a part of a decrease waits for moves in flight; else infinite.
+        lead_s: how far ahead replicas that begin now are ready.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
     """
@@ -56,6 +57,7 @@ class Draft:
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
     starts: starts.Starts = ()
+    lead_s: float = math.nan
     lines: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str, cluster: str = "", detail: str = "") -> None:
@@ -102,6 +104,7 @@ def _amounts(
     """Fills demand, capacity, wanted replicas and the origins' shares."""
     policy, current, now = draft.policy, sum(draft.now.values()), ground.snapshot.at_s
     draft.starts = starts.remember(memory.starts.get(draft.workload, ()), draft.placements)
+    draft.lead_s = starts.lead_s(policy, draft.starts)
     draft.recommendations = memory.recommendations.get(draft.workload, ())
     if isinstance(demand, Unknown) or not math.isfinite(demand.total):
         detail = demand.detail if isinstance(demand, Unknown) else "no samples"
@@ -112,8 +115,7 @@ def _amounts(
     draft.unit = demand.unit
     total_row = rows.get((draft.workload, TOTAL))
     draft.capacity = _capacity(draft, demand, memory)
-    lead_s = starts.lead_s(policy, draft.starts)
-    draft.demand, line = look(policy, demand, forecast, total_row, lead_s, current * draft.capacity)
+    draft.demand, line = look(policy, demand, forecast, total_row, draft.lead_s, current * draft.capacity)
     draft.lines.append(line)
     for cluster, why in demand.censored.items():
         draft.lines.append(f"demand and forecast are censored in {cluster}, so that more may be wanted: {why}")
@@ -189,9 +191,7 @@ def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tup
         for origin in sorted({*demand.by_origin, *known}):
             # Where the clusters that count an origin are out of sight, its forecast stands in; it is not zero.
             row, value = rows.get((draft.workload, origin)), demand.by_origin.get(origin, math.nan)
-            ahead = (
-                fc.at_quantile(forecast, row, 0.5, starts.lead_s(policy, draft.starts)) if row is not None else math.nan
-            )
+            ahead = fc.at_quantile(forecast, row, 0.5, draft.lead_s) if row is not None else math.nan
             shares[origin] = max((v for v in (value, ahead) if math.isfinite(v)), default=0.0)
     shares = {origin: share * policy.origin_factors.get(origin, 1.0) for origin, share in shares.items()}
     total = sum(shares.values())

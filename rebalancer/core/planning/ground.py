@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rebalancer.core import moves, network, room, sight, windows
-from rebalancer.core.model import Cluster, Effect, Price, Sight, Snapshot, Taint, Unknown
+from rebalancer.core.model import Cluster, Effect, Placement, Price, Sight, Snapshot, Taint, Unknown
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
 from rebalancer.core.placement import Warm
@@ -200,26 +200,31 @@ def penalty_ms(rtt_ms: float, loss: float) -> float:
     return rtt_ms + LOSS_FACTOR * loss * max(LOSS_FLOOR_MS, 2.0 * rtt_ms)
 
 
+def _requests(many: Iterable[tuple[Placement, int]]) -> dict[str, tuple[float, float]]:
+    """(cores, bytes) by cluster that so many replicas of placements request."""
+    result: dict[str, tuple[float, float]] = {}
+    for found, count in many:
+        cpu, memory = result.get(found.cluster, (0.0, 0.0))
+        result[found.cluster] = cpu + count * found.cpu, memory + count * found.memory
+    return result
+
+
 def _promised(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
     """(cores, bytes) by cluster of replicas that were asked for but have no pod yet: their room is taken already."""
-    result: dict[str, tuple[float, float]] = {}
-    for placements in snapshot.placements.values():
-        wanted = moves.effective(placements)
-        for name, found in placements.items():
-            coming = max(0, max(wanted[name], found.wanted) - found.ready - found.unavailable_pods)
-            cpu, memory = result.get(name, (0.0, 0.0))
-            result[name] = cpu + coming * found.cpu, memory + coming * found.memory
-    return result
+
+    def coming() -> Iterator[tuple[Placement, int]]:
+        for placements in snapshot.placements.values():
+            wanted = moves.effective(placements)
+            for name, found in placements.items():
+                yield found, max(0, max(wanted[name], found.wanted) - found.ready - found.unavailable_pods)
+
+    return _requests(coming())
 
 
 def _unready(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
     """(cores, bytes) by cluster of pods that are not ready: some of them may wait for a node to come."""
-    result = dict.fromkeys(snapshot.clusters, (0.0, 0.0))
-    for placements in snapshot.placements.values():
-        for name, found in placements.items():
-            cpu, memory = result.get(name, (0.0, 0.0))
-            result[name] = cpu + found.unavailable_pods * found.cpu, memory + found.unavailable_pods * found.memory
-    return result
+    every = (found for placements in snapshot.placements.values() for found in placements.values())
+    return _requests((found, found.unavailable_pods) for found in every)
 
 
 def _less(space: room.Room | Unknown, promised: tuple[float, float]) -> room.Room | Unknown:
@@ -270,5 +275,5 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
         prices={
             n: windows.price_at(s.cluster.price, s.cluster.price_windows, now) for n, s in snapshot.clusters.items()
         },
-        to_come={n: room.to_come(s, unready[n]) for n, s in snapshot.clusters.items()},
+        to_come={n: room.to_come(s, unready.get(n, (0.0, 0.0))) for n, s in snapshot.clusters.items()},
     )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from rebalancer.core import starts
+from rebalancer.core.model import GIB
 from rebalancer.core.placement import LATENCY_DOLLARS, Item
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 from rebalancer.core.room import shape_of
-
-GIB = 2.0**30
 
 
 def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
@@ -17,10 +15,9 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
     cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
     memory = max((p.memory for p in draft.placements.values()), default=0.0)
     add_max, roomless = {}, set()
-    lead_s = starts.lead_s(policy, draft.starts)
     for cluster in draft.now:
         shape = shape_of(draft.placements[cluster], cpu, memory)
-        here = 0 if cluster in draft.barred else ground.fits(cluster, shape, lead_s)
+        here = 0 if cluster in draft.barred else ground.fits(cluster, shape, draft.lead_s)
         if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
             here = left
             told = f"{cluster}: the quotas of its namespace leave {left} replica(s)"
@@ -69,9 +66,9 @@ def _serve(draft: Draft, ground: Ground) -> dict[tuple[str, str], float]:
     serve = {}
     for (origin, cluster), ms in draft.distance.items():
         serve[origin, cluster] = weights.latency * LATENCY_DOLLARS * ms
-    for cluster in draft.now:
+    for cluster in draft.now if draft.origins else ():
         beside = _beside(draft, ground, cluster)
-        for origin in draft.origins if beside else ():
+        for origin in draft.origins:
             if (origin, cluster) in serve:
                 serve[origin, cluster] += beside
     return serve

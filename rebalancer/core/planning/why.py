@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rebalancer.core.model import Alternative, Shadow, Why
+from rebalancer.core.model import GIB, Alternative, Shadow, Why
 from rebalancer.core.placement import Item, evaluate
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.terms import move_dollars, terms
@@ -69,7 +69,7 @@ def _rough(item: Item, cluster: str) -> float:
 def _room(item: Item, shadow: Mapping[str, Shadow], cluster: str) -> float:
     """What others would pay, $/h, for the room of one replica."""
     worth = shadow.get(cluster, Shadow())
-    return worth.cpu_core * item.cpu + worth.memory_gib * item.memory / 2.0**30
+    return worth.cpu_core * item.cpu + worth.memory_gib * item.memory / GIB
 
 
 def _why_not(

@@ -132,12 +132,12 @@ def carrying(result: list[Any]) -> Behaviour:
     ("what", "behaviour", "expected", "problem"),
     [
         ("both ways", carrying([
-            {"metric": {"cluster": "eu-1", "way": "in"}, "value": [0, "125000"]},
-            {"metric": {"cluster": "eu-1", "way": "out"}, "value": [0, "250000"]},
-            {"metric": {"cluster": "other", "way": "out"}, "value": [0, "1"]},
+            {"metric": {"cluster": "eu-1", "kind": "in"}, "value": [0, "125000"]},
+            {"metric": {"cluster": "eu-1", "kind": "out"}, "value": [0, "250000"]},
+            {"metric": {"cluster": "other", "kind": "out"}, "value": [0, "1"]},
         ]), {"eu-1": Throughput(125_000.0, 250_000.0)}, False),
         ("no node exporter", carrying([]), {}, False),
-        ("no number is not zero", carrying([{"metric": {"cluster": "eu-1", "way": "in"}, "value": [0, "NaN"]}]),
+        ("no number is not zero", carrying([{"metric": {"cluster": "eu-1", "kind": "in"}, "value": [0, "NaN"]}]),
          {}, False),
         ("a server that fails", always(500, b"no"), {}, True),
     ],
