@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from rebalancer.core.placement import prices
-from rebalancer.core.placement.nearby import jobs_of, near_of, sites_of
+from rebalancer.core.placement.nearby import jobs_of, near_of, owner_of, sites_of
 from rebalancer.core.placement.passes import values
 from rebalancer.core.placement.problem import Floats, Problem, Small
 from rebalancer.core.placement.webster import divide
@@ -25,7 +25,7 @@ def cost_of(problem: Problem, plan: Small) -> float:
     """$/h of any plan."""
     listed = np.where(plan > problem.now, np.maximum(problem.add, plan - problem.now), problem.add).astype(np.int32)
     near = near_of(_with(problem, listed), np.zeros(problem.capacity.shape), most=problem.now.shape[1])
-    owner = np.repeat(np.arange(problem.size), np.diff(near.first))
+    owner = owner_of(near)
     x = plan[owner, near.cluster].astype(np.int64)
     value = np.zeros(problem.size)
     out = np.maximum(0, problem.replicas - plan.sum(axis=1)).astype(np.int64)

@@ -233,28 +233,42 @@ class Prometheus(_Server):
             raise StackError(f"{self.name} refused its configuration: {answer.text}")
 
 
-class Sidecar(_Server):
-    """A Thanos sidecar; its Prometheus must be ready, else it tries again only 30 s later."""
+class Thanos(_Server):
+    """A component of Thanos: sidecar, receive, store or rule, with what its flags need.
 
-    def __init__(self, prometheus: Prometheus, folder: Path) -> None:
-        super().__init__(f"{prometheus.name}-sidecar", folder)
+    Args:
+        kind: The subcommand.
+        folder: Where its data goes.
+        arguments: Its flags besides those of its addresses.
+        name: What its log is called; thanos and the subcommand if not given.
+    """
+
+    def __init__(self, kind: str, folder: Path, *arguments: str, name: str = "") -> None:
+        super().__init__(name or f"thanos-{kind}", folder)
+        self.kind, self.arguments = kind, arguments
         self.grpc = f"127.0.0.1:{free_port()}"
-        self.prometheus = prometheus
 
-    def start(self, timeout_s: float = _START_TIMEOUT_S) -> Sidecar:
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> Thanos:
         """Starts it and waits until it is ready."""
         argv = [
             binaries.path("thanos"),
-            "sidecar",
-            f"--prometheus.url={self.prometheus.url}",
-            f"--tsdb.path={self.prometheus.data}",
+            self.kind,
             f"--grpc-address={self.grpc}",
             f"--http-address=127.0.0.1:{self.port}",
             "--log.level=warn",
+            *self.arguments,
         ]
         self._launch(argv)
         self.wait_ready(timeout_s)
         return self
+
+
+class Sidecar(Thanos):
+    """A Thanos sidecar; its Prometheus must be ready, else it tries again only 30 s later."""
+
+    def __init__(self, prometheus: Prometheus, folder: Path) -> None:
+        flags = (f"--prometheus.url={prometheus.url}", f"--tsdb.path={prometheus.data}")
+        super().__init__("sidecar", folder, *flags, name=f"{prometheus.name}-sidecar")
 
 
 class ThanosQuery(_Server):
@@ -331,32 +345,3 @@ class Alertmanager(_Server):
         """The alerts it holds now."""
         answer = httpx.get(f"{self.url}/api/v2/alerts", timeout=5.0, trust_env=False)
         return cast(list[dict[str, Any]], answer.json())
-
-
-class Thanos(_Server):
-    """Another component of Thanos: receive, store or rule, with what its flags need.
-
-    Args:
-        kind: The subcommand.
-        folder: Where its data goes.
-        arguments: Its flags besides those of its addresses.
-    """
-
-    def __init__(self, kind: str, folder: Path, *arguments: str) -> None:
-        super().__init__(f"thanos-{kind}", folder)
-        self.kind, self.arguments = kind, arguments
-        self.grpc = f"127.0.0.1:{free_port()}"
-
-    def start(self, timeout_s: float = _START_TIMEOUT_S) -> Thanos:
-        """Starts it and waits until it is ready."""
-        argv = [
-            binaries.path("thanos"),
-            self.kind,
-            f"--grpc-address={self.grpc}",
-            f"--http-address=127.0.0.1:{self.port}",
-            "--log.level=warn",
-            *self.arguments,
-        ]
-        self._launch(argv)
-        self.wait_ready(timeout_s)
-        return self

@@ -266,8 +266,8 @@ class Source:
                 self._ring.put(part, rows)
                 found.problems.append(
                     f"history of demand by {self.ask.name} before {when(part.end_s)} comes from data downsampled to "
-                    f"{name}: it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; keep raw "
-                    "samples longer, or shorten telemetry.history."
+                    f"{name}: it is the mean over {window_s / 60:.0f} min there, so that shorter peaks are missing; "
+                    "keep raw samples longer, or shorten telemetry.history."
                 )
 
     async def _measure(self, step_s: float, found: Found) -> None:

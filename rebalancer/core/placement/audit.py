@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import highspy
-import highspy.highs
 import numpy as np
 
+from rebalancer.core.placement import highs
 from rebalancer.core.placement.items import SHORTFALL_DOLLARS, UNSERVED_DOLLARS
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Problem
 
@@ -66,30 +65,18 @@ class _Program:
 
     def run(self, nodes: int, gap: float) -> tuple[Floats, Floats, float, float]:
         """Solves it: values, row duals, value and bound."""
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.columns, self.rows
-        lp.col_cost_, lp.col_lower_ = np.concatenate(self.cost), np.zeros(self.columns)
-        lp.col_upper_ = np.concatenate(self.high)
-        lp.row_lower_, lp.row_upper_ = np.concatenate(self.low_row), np.concatenate(self.high_row)
         row, column = np.concatenate(self.row).astype(np.int64), np.concatenate(self.column).astype(np.int64)
         order = np.lexsort((column, row))
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = self.columns, self.rows
-        lp.a_matrix_.start_ = np.searchsorted(row[order], np.arange(self.rows + 1)).astype(np.int32)
-        lp.a_matrix_.index_ = column[order].astype(np.int32)
-        lp.a_matrix_.value_ = np.concatenate(self.value)[order]
+        rows = highs.Rows(
+            np.concatenate(self.low_row), np.concatenate(self.high_row),
+            np.searchsorted(row[order], np.arange(self.rows + 1)).astype(np.int32), column[order].astype(np.int32),
+            np.concatenate(self.value)[order],
+        )  # fmt: skip
         whole = np.concatenate(self.whole)
-        if whole.any():
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            lp.integrality_ = [kinds[int(i)] for i in whole]
-        solver = highspy.highs._Highs()  # type: ignore[attr-defined]  # the public class prints a banner first
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
-        solver.setOptionValue("random_seed", 0)
-        solver.setOptionValue("mip_max_nodes", nodes)
-        solver.setOptionValue("mip_rel_gap", gap)
-        solver.passModel(lp)
-        solver.run()
+        solver = highs.run(
+            np.concatenate(self.cost), np.zeros(self.columns), np.concatenate(self.high), rows,
+            whole.tolist() if whole.any() else None, nodes=nodes, gap=gap,
+        )  # fmt: skip
         info, found = solver.getInfo(), solver.getSolution()
         value = float(info.objective_function_value)
         low = float(info.mip_dual_bound) if whole.any() else value

@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import highspy
-import highspy.highs
 import numpy as np
 
 from rebalancer.core.model import GIB
+from rebalancer.core.placement import highs
 from rebalancer.core.placement.encode import placed
 from rebalancer.core.placement.items import (
     AMORTISATION_H,
@@ -91,29 +90,14 @@ class _Program:
             raise NoSolutionError("a cost or bound is no number")
 
     def _run(self, *, whole: bool) -> Any:
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.cost), len(self.row_lower)
-        lp.col_cost_ = np.array(self.cost)
-        lp.col_lower_, lp.col_upper_ = np.array(self.lower), np.array(self.upper)
-        lp.row_lower_, lp.row_upper_ = np.array(self.row_lower), np.array(self.row_upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.num_col_, lp.a_matrix_.num_row_ = lp.num_col_, lp.num_row_
-        lp.a_matrix_.start_ = np.array(self.start)
-        lp.a_matrix_.index_ = np.array(self.index)
-        lp.a_matrix_.value_ = np.array(self.value)
-        if whole:
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            lp.integrality_ = [kinds[i] for i in self.integer]
-        # The public class prints a banner before it can be silenced; its base takes the option first.
-        solver = highspy.highs._Highs()  # type: ignore[attr-defined]  # see above
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
-        solver.setOptionValue("random_seed", 0)
-        solver.setOptionValue("mip_max_nodes", MAX_NODES)
-        solver.setOptionValue("mip_rel_gap", self.gap)
-        solver.passModel(lp)
-        solver.run()
-        return solver
+        rows = highs.Rows(
+            np.array(self.row_lower), np.array(self.row_upper), np.array(self.start, np.int32),
+            np.array(self.index, np.int32), np.array(self.value),
+        )  # fmt: skip
+        return highs.run(
+            np.array(self.cost), np.array(self.lower), np.array(self.upper), rows, self.integer if whole else None,
+            nodes=MAX_NODES, gap=self.gap,
+        )  # fmt: skip
 
     def solve(self) -> tuple[list[float], float, float, float]:
         """Solves the program.

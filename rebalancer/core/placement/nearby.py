@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rebalancer.core.placement.compiled import B1, BIG, F32, F64, I32, I64, Jobs, Near, Sites, compiled
-from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, Problem
+from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, Ints, Problem
 
 CHOICES = 10
 """Beside those with replicas; 16 of 20 clusters took twice the time and came out no cheaper (bench-placement)."""
@@ -173,3 +173,8 @@ def near_of(problem: Problem, price: F64, most: int = CHOICES) -> Near:
         p.site_weight, p.cluster_max, p.floor, p.replicas, (run, ways, stay, fixed, new, low),
     )  # fmt: skip
     return Near(first, cluster, run, ways, stay, fixed, new, low)
+
+
+def owner_of(near: Near) -> Ints:
+    """(entries,) whose each entry is: the workload's row."""
+    return np.repeat(np.arange(len(near.first) - 1), np.diff(near.first))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from rebalancer.core.placement.compiled import BIG, F64, I64, Jobs, Near, Scratch, Sites, compiled, scratch
-from rebalancer.core.placement.flows import relaxed, transport
+from rebalancer.core.placement.flows import relaxed
 from rebalancer.core.placement.items import SHORTFALL_DOLLARS
-from rebalancer.core.placement.whole import descend, fit, from_scratch, gang, load, missed, plan_cost, tighten
+from rebalancer.core.placement.whole import descend, fit, from_scratch, gang, load, standing, tighten
 
 WARM_REPLICAS = 8
 """Up to so many replicas a plan is improved from where it stands; more are planned anew and compared."""
@@ -130,7 +130,7 @@ def _replan(w: int, k: int, n: int, jobs: Jobs, near: Near, x: I64, out: I64, fr
         s.x[j] = x[first + j]
     s.x[k - 1] = out[w]
     fit(k, total, s)
-    stays = transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+    stays = standing(k, n, s)
     if stays <= anew + 1e-9:
         return stays
     for j in range(k):
@@ -261,7 +261,7 @@ def push_in(
         for j in range(k - 1):
             s.x[j] = x[first + j]
         s.x[k - 1] = out[w]
-        now = transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+        now = standing(k, n, s)
         best, amount = -1, 0.0
         for j in range(k - 1):
             here = min(s.x[k - 1], s.high[j] - s.x[j])
@@ -271,7 +271,7 @@ def push_in(
                 continue
             s.x[j] += here
             s.x[k - 1] -= here
-            cost = transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+            cost = standing(k, n, s)
             s.x[j] -= here
             s.x[k - 1] += here
             if cost < now - 1e-9:
@@ -292,7 +292,7 @@ def values(jobs: Jobs, near: Near, sites: Sites, price: F64, leaving: float, x: 
         for j in range(k - 1):
             s.x[j] = x[near.first[w] + j]
         s.x[k - 1] = out[w]
-        value[w] = transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+        value[w] = standing(k, n, s)
 
 
 @compiled

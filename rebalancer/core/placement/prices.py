@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rebalancer.core.placement.compiled import F64, I64, Near
-from rebalancer.core.placement.nearby import beyond_of, jobs_of, near_of, sites_of
+from rebalancer.core.placement.nearby import beyond_of, jobs_of, near_of, owner_of, sites_of
 from rebalancer.core.placement.passes import lower_bound, place_pass, price_pass, push_in, regrets, values
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Ints, Problem, Small
 
@@ -76,7 +76,7 @@ def sizes(problem: Problem) -> Floats:
 def usual(problem: Problem, near: Near) -> Floats:
     """(3,) usual prices per core, GiB and addition: what a middling cluster costs more than the best one."""
     weight = problem.demand / np.maximum(problem.demand.sum(axis=1, keepdims=True), 1e-12)
-    owner = np.repeat(np.arange(problem.size), np.diff(near.first))
+    owner = owner_of(near)
     cost = near.run + (near.serve * weight[owner]).sum(axis=1)
     count = np.diff(near.first)
     some = count > 0
@@ -110,6 +110,7 @@ class _Search:
         """Nothing is placed at the start."""
         self.problem, self.near, self.price = problem, near, price.copy()
         self.base = price.copy()
+        self.owner = owner_of(near)
         self.jobs, self.sites = jobs_of(problem), sites_of(problem)
         self.leaving = 1.0 if problem.leaving else 0.0
         self.size, self.scale = sizes(problem), usual(problem, near)
@@ -138,21 +139,21 @@ class _Search:
 
     def stand(self, plan: Small) -> None:
         """Starts from a plan; what is not on the list of a workload counts as without a place."""
-        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
-        self.x = plan[owner, self.near.cluster].astype(np.int64)
+        self.x = plan[self.owner, self.near.cluster].astype(np.int64)
         self.x = np.minimum(self.x, self.near.stay.astype(np.int64) + self.near.add)
-        placed = np.bincount(owner, self.x, self.problem.size).astype(np.int64)
+        placed = np.bincount(self.owner, self.x, self.problem.size).astype(np.int64)
         self.out = np.maximum(0, self.problem.replicas - placed)
         self.left = self.problem.capacity - self._use()
 
     def _use(self) -> F64:
         left = np.zeros(self.size.shape)
-        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
         free = ~self.near.fixed
         added = np.where(free, np.maximum(self.x - self.near.stay, 0), 0)
         counted = np.where(free, self.x, 0) if self.leaving else added
         clusters = self.size.shape[1]
-        for i, each in enumerate((self.problem.cpu[owner] * counted, self.problem.memory[owner] * counted, added)):
+        for i, each in enumerate(
+            (self.problem.cpu[self.owner] * counted, self.problem.memory[self.owner] * counted, added)
+        ):
             left[i] = np.bincount(self.near.cluster, each, clusters)
         return left
 
@@ -169,8 +170,7 @@ class _Search:
     def begin_warm(self, plan: Small) -> None:
         """Starts from a plan: first who needs less, then lumps, then who needs more."""
         self.stand(plan)
-        owner = np.repeat(np.arange(self.problem.size), np.diff(self.near.first))
-        placed = np.bincount(owner, self.x, self.problem.size)
+        placed = np.bincount(self.owner, self.x, self.problem.size)
         less = placed > self.problem.replicas
         self.place(self.rng.permutation(np.flatnonzero(less)), 0.0)
         self.place(np.flatnonzero(~less & self.lump), 0.0)
@@ -268,9 +268,8 @@ class _Search:
     def plan(self) -> Small:
         """(W, C) replicas."""
         p = self.problem
-        owner = np.repeat(np.arange(p.size), np.diff(self.near.first))
         result = np.zeros(p.now.shape, np.int32)
-        result[owner, self.near.cluster] = self.x
+        result[self.owner, self.near.cluster] = self.x
         return result
 
 

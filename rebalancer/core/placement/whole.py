@@ -147,6 +147,12 @@ def missed(k: int, s: Scratch) -> float:
 
 
 @compiled
+def standing(k: int, n: int, s: Scratch) -> float:
+    """$/h of the replicas on the table as they stand: their traffic, their prices and what they miss."""
+    return transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+
+
+@compiled
 def _plain(k: int, s: Scratch) -> bool:
     """Whether only the budget of additions and the number of clusters have to be looked after."""
     if s.limits[REGIONS] > 1 or s.limits[PEAK] > 0:
@@ -250,7 +256,7 @@ def descend(k: int, n: int, s: Scratch, most: int) -> float:
             break
     else:
         served = transport(k, n, s)
-    return transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+    return standing(k, n, s)
 
 
 @compiled
@@ -340,7 +346,7 @@ def gang(k: int, n: int, total: int, least: int, s: Scratch) -> float:
             s.x[k - 1] = total - s.x[choice]
         else:
             s.x[k - 1] = total
-        cost = transport(k, n, s) + plan_cost(k, s) + missed(k, s)
+        cost = standing(k, n, s)
         if cost < price - EPS:
             price = cost
             for j in range(k):

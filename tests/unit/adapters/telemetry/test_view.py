@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,16 @@ def run(work: Coroutine[Any, Any, DemandAnswer]) -> DemandAnswer:
     return asyncio.run(work)
 
 
+async def one_demand(
+    clock: Clock, *backends: dict[str, Any], policies: Mapping[str, Policy] = WEB, **more: Any
+) -> DemandAnswer:
+    """What a port answers that is asked once."""
+    tele = telemetry(clock, *backends, **more)
+    answer = await tele.demand(WINDOW, policies)
+    await tele.close()
+    return answer
+
+
 def test_a_backend_that_dies_fails_its_clusters_only_and_their_history_is_kept() -> None:
     clock = Clock()
     with serving(fake({"eu-1": 5.0}, clock.now)) as first, serving(fake({"us-1": 7.0}, clock.now)) as second:
@@ -104,14 +114,7 @@ def test_a_backend_that_dies_fails_its_clusters_only_and_their_history_is_kept()
 def test_demand_that_is_no_number_is_not_known_and_its_cluster_is_named() -> None:
     clock = Clock()
     with serving(fake({"eu-1": float("nan"), "us-1": 7.0}, clock.now)) as server:
-
-        async def work() -> DemandAnswer:
-            tele = telemetry(clock, {"url": server.url})
-            answer = await tele.demand(WINDOW, WEB)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        answer = run(one_demand(clock, {"url": server.url}))
     assert answer.views["eu-1"].state == "partial"
     assert "no numbers" in answer.views["eu-1"].detail
     assert answer.views["us-1"].complete
@@ -179,14 +182,7 @@ def test_series_without_cluster_label_are_the_only_cluster_of_a_backend_that_ser
             handler.answer(200, success([{"metric": metric, "value": [now, value]}]))
 
     with serving(bare) as server:
-
-        async def work() -> DemandAnswer:
-            tele = telemetry(clock, {"url": server.url, "clusters": ["eu-1"]})
-            answer = await tele.demand(WINDOW, WEB)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        answer = run(one_demand(clock, {"url": server.url, "clusters": ["eu-1"]}))
     assert answer.keys == (("default/web", "", "eu-1"),)
     assert answer.views["eu-1"].complete
     assert answer.views["us-1"].state == "failed"
@@ -197,15 +193,8 @@ def test_a_cluster_is_found_by_its_own_label_and_entry_clusters_give_the_origin(
     clock = Clock()
     entry = {"default/p": Policy("p", demand=DemandSpec("requests_total", "service", entry_cluster=True))}
     with serving(fake({"x": 5.0}, clock.now, k8s="blue")) as server:
-
-        async def work() -> DemandAnswer:
-            own = cluster("eu-1", "europe", metricsLabel={"k8s": "blue"})
-            tele = telemetry(clock, {"url": server.url}, names=("eu-1",), **{"eu-1": own})
-            answer = await tele.demand(WINDOW, entry)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        own = cluster("eu-1", "europe", metricsLabel={"k8s": "blue"})
+        answer = run(one_demand(clock, {"url": server.url}, policies=entry, names=("eu-1",), **{"eu-1": own}))
         queries = [form["query"] for _, form, _ in server.requests if "query" in form]
     assert answer.keys == (("default/web", "europe", "eu-1"),)
     assert any('k8s=~"blue"' in query for query in queries)
@@ -215,14 +204,7 @@ def test_a_query_that_is_no_selector_costs_its_own_workloads_only() -> None:
     clock = Clock()
     policies = {**WEB, "other/q": Policy("q", "other", demand=DemandSpec("x or vector(1)"))}
     with serving(fake({"eu-1": 5.0, "us-1": 7.0}, clock.now)) as server:
-
-        async def work() -> DemandAnswer:
-            tele = telemetry(clock, {"url": server.url})
-            answer = await tele.demand(WINDOW, policies)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        answer = run(one_demand(clock, {"url": server.url}, policies=policies))
         assert not any("vector(1)" in form.get("query", "") for _, form, _ in server.requests)
     assert {key[0] for key in answer.keys} == {"default/web"}
     assert all(view.complete for view in answer.views.values())
@@ -362,14 +344,7 @@ def test_a_metric_that_never_was_is_named_and_nobody_is_blamed() -> None:
         good(handler) if "up" in handler.form["query"] else handler.answer(200, success([]))
 
     with serving(without) as server:
-
-        async def work() -> DemandAnswer:
-            tele = telemetry(clock, {"url": server.url})
-            answer = await tele.demand(WINDOW, WEB)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        answer = run(one_demand(clock, {"url": server.url}))
     assert answer.keys == ()
     assert any("requests_total has no series at any backend; correct demand.query" in text for text in answer.errors)
     assert all(view.complete for view in answer.views.values())
@@ -386,14 +361,7 @@ def test_a_thanos_without_stores_knows_nothing_whatever_it_answers() -> None:
             good(handler)
 
     with serving(empty) as server:
-
-        async def work() -> DemandAnswer:
-            tele = telemetry(clock, {"url": server.url, "type": "thanos"})
-            answer = await tele.demand(WINDOW, WEB)
-            await tele.close()
-            return answer
-
-        answer = run(work())
+        answer = run(one_demand(clock, {"url": server.url, "type": "thanos"}))
     assert {view.state for view in answer.views.values()} == {"failed"}
     assert all("has no stores at all" in view.detail for view in answer.views.values())
 
