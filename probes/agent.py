@@ -26,7 +26,7 @@ from probes.negotiation import expose
 from probes.reach import Incoming
 from probes.reflector import Limits, Reflector
 from probes.reload import TargetList, Watched
-from probes.sender import Sender, SenderSettings
+from probes.sender import Sender, SenderSettings, calm_collector
 from probes.states import Vantage
 from probes.targets import TargetError, load_targets
 
@@ -299,7 +299,9 @@ def main(argv: list[str] | None = None) -> int:
             config = load_config(arguments.config)
             print(allow_list(config, load_targets(config.targets_file)), end="")
         else:
-            asyncio.run(_start(arguments.config).run())
+            agent = _start(arguments.config)
+            calm_collector()
+            asyncio.run(agent.run())
     except (ConfigProblem, TargetError) as problem:
         print(f"rebalancer-probe: {problem}", file=sys.stderr)
         return 1

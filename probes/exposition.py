@@ -8,9 +8,9 @@ peer is in the target list.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from probes.stats import BUCKET_BOUNDS_S, PeerStats
 from rebalancer.catalog import PROBE_OUTCOMES, Metric, metric
@@ -99,7 +99,7 @@ def number(value: float) -> str:
 
 _LE = (*(f'le="{bound!r}"' for bound in BUCKET_BOUNDS_S), 'le="+Inf"')
 _OUTCOMES = tuple(f'outcome="{name}"' for name in PROBE_OUTCOMES)
-_Pairs = Sequence[tuple[str, Series]]
+_Pairs = Sequence[tuple["_Pair", Series]]
 
 
 class _Text:
@@ -130,19 +130,17 @@ def render(series: Sequence[Series], state: AgentState, now_s: float, *, openmet
         now_s: monotonic time, for the sliding windows.
         openmetrics: whether OpenMetrics 1.0.0 instead of Prometheus text 0.0.4.
     """
-    pairs = [
-        (labels(src_cluster=item.src_cluster, dst_cluster=item.dst_cluster, proto=item.proto), item) for item in series
-    ]
+    pairs = [(_pair_text(item.src_cluster, item.dst_cluster, item.proto), item) for item in series]
     text = _Text(openmetrics=openmetrics)
     _render_outcomes(text, pairs)
     _render_histograms(text, pairs)
     for family, values in pair_values(series, now_s):
         name = text.head(family)
-        text.out.extend(
-            f"{name}{{{pair}}} {number(value)}\n"
+        text.out += [
+            f"{name}{{{pair.labels}}} {number(value)}\n"
             for (pair, _item), value in zip(pairs, values, strict=True)
             if value is not None
-        )
+        ]
     _render_info(text, pairs)
     _render_agent(text, state)
     if openmetrics:
@@ -161,41 +159,70 @@ def pair_values(series: Sequence[Series], now_s: float) -> Iterator[tuple[Metric
     yield metric("probe_last_sent_timestamp_seconds"), [item.last_sent_s for item in stats]
 
 
+class _Pair(NamedTuple):
+    """What of a pair's text stays the same from scrape to scrape.
+
+    Attributes:
+        labels: its labels.
+        outcomes: the lines of its settled probes, with places for the numbers.
+        buckets: the lines of its round-trip buckets, each without its number.
+        rtt, ipdv: the lines of sum and count, with places for the numbers.
+    """
+
+    labels: str
+    outcomes: str
+    buckets: tuple[str, ...]
+    rtt: str
+    ipdv: str
+
+
 @functools.lru_cache(maxsize=MAX_PEERS)
-def _templates(pair: str) -> tuple[str, str, str]:
-    """Returns the lines of a pair's outcomes, buckets with sum and count, and jitter, with places for the numbers."""
+def _pair_text(src_cluster: str, dst_cluster: str, proto: str) -> _Pair:
+    pair = labels(src_cluster=src_cluster, dst_cluster=dst_cluster, proto=proto)
     outcomes = metric("probe_probes_total").name
     rtt = metric("probe_rtt_seconds").name
     ipdv = metric("probe_ipdv_seconds").name
     safe = pair.replace("%", "%%")
-    return (
-        "".join(f"{outcomes}{{{safe},{outcome}}} %d\n" for outcome in _OUTCOMES),
-        "".join(f"{rtt}_bucket{{{safe},{le}}} %d\n" for le in _LE)
-        + f"{rtt}_sum{{{safe}}} %r\n{rtt}_count{{{safe}}} %d\n",
-        f"{ipdv}_sum{{{safe}}} %r\n{ipdv}_count{{{safe}}} %d\n",
+    return _Pair(
+        labels=pair,
+        outcomes="".join(f"{outcomes}{{{safe},{outcome}}} %d\n" for outcome in _OUTCOMES),
+        buckets=tuple(f"{rtt}_bucket{{{pair},{le}}}" for le in _LE),
+        rtt=f"{rtt}_sum{{{safe}}} %r\n{rtt}_count{{{safe}}} %d\n",
+        ipdv=f"{ipdv}_sum{{{safe}}} %r\n{ipdv}_count{{{safe}}} %d\n",
     )
 
 
 def _render_outcomes(text: _Text, pairs: _Pairs) -> None:
     text.head(metric("probe_probes_total"))
-    text.out.extend(_templates(pair)[0] % tuple(item.stats.outcomes) for pair, item in pairs)
+    text.out += [pair.outcomes % tuple(item.stats.outcomes) for pair, item in pairs]
 
 
 def _render_histograms(text: _Text, pairs: _Pairs) -> None:
     text.head(metric("probe_rtt_seconds"))
     for pair, item in pairs:
         stats = item.stats
-        numbers = (*itertools.accumulate(stats.buckets), stats.rtt_sum_s, stats.rtt_count)
-        text.out.append(_templates(pair)[1] % numbers)
+        text.out += _cumulated(stats.buckets, pair.buckets)
+        text.out.append(pair.rtt % (stats.rtt_sum_s, stats.rtt_count))
     text.head(metric("probe_ipdv_seconds"))
-    text.out.extend(_templates(pair)[2] % (item.stats.ipdv_sum_s, item.stats.ipdv_count) for pair, item in pairs)
+    text.out += [pair.ipdv % (item.stats.ipdv_sum_s, item.stats.ipdv_count) for pair, item in pairs]
+
+
+def _cumulated(counts: Sequence[int], heads: Sequence[str]) -> Iterator[str]:
+    # Most buckets of a path are empty, and those between two others have the same number: it joins them.
+    below = begun = 0
+    for place, count in enumerate(counts):
+        if count:
+            yield f" {below}\n".join((*heads[begun:place], ""))
+            below += count
+            begun = place
+    yield f" {below}\n".join((*heads[begun:], ""))
 
 
 def _render_info(text: _Text, pairs: _Pairs) -> None:
     name = text.head(metric("probe_target_info"))
     for pair, item in pairs:
         text.out.extend(
-            f"{name}{{{pair},{_target(item.region, address, item.flows)}}} 1\n" for address in item.addresses
+            f"{name}{{{pair.labels},{_target(item.region, address, item.flows)}}} 1\n" for address in item.addresses
         )
 
 

@@ -29,7 +29,8 @@ _TX_SOFTWARE = 1 << 1
 _RX_SOFTWARE = 1 << 3
 _SOFTWARE = 1 << 4
 _ORIGIN_ICMP = (2, 3)
-_ORIGIN_TIMESTAMPING = 4
+_STAMP_ORIGIN = b"\x04"
+"""Fifth octet of an extended error that only brings a stamp (SO_EE_ORIGIN_TIMESTAMPING)."""
 _RECEIVE_BUFFER_OCTETS = 4 << 20
 _DATAGRAM_OCTETS = 2048
 PROBE_OCTETS = 400
@@ -190,11 +191,12 @@ def receive_echo(sock: socket.socket) -> Echo | None:
         data, ancillary, _flags, _address = sock.recvmsg(PROBE_OCTETS, _CONTROL_OCTETS, MSG_ERRQUEUE)
     except OSError:
         return None
-    stamp_ns = None
-    outcome = None
+    stamp_ns = outcome = None
     for level, kind, value in ancillary:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING:
             stamp_ns = parse_stamp(value)
+        elif kind in (IP_RECVERR, IPV6_RECVERR) and value[4:5] == _STAMP_ORIGIN:
+            break  # nothing failed: a stamp, which comes before it, and nearly always
         elif kind in (IP_RECVERR, IPV6_RECVERR) and len(value) >= _EXTENDED_ERROR.size:
             _errno, origin, icmp_type, code, *_rest = _EXTENDED_ERROR.unpack_from(value)
             if origin in _ORIGIN_ICMP:

@@ -23,7 +23,7 @@ from probes import sockets
 from probes.exposition import AgentState, Histogram, Series, render
 from probes.protobuf import render_protobuf
 from probes.reflector import Limits, Reflector
-from probes.sender import Sender, SenderSettings
+from probes.sender import Sender, SenderSettings, calm_collector
 from probes.stats import BUCKET_BOUNDS_S, OUTCOME_INDEX, PeerStats
 from tests.benchmarks.figures import line
 from tests.benchmarks.roles import OTHER_CORE, PROBER_CORE, place
@@ -51,6 +51,7 @@ def send(port: int, paths: int, pps: float, seconds: float, out: str) -> None:
     """Sends and writes what it cost to a file."""
 
     place(PROBER_CORE, fifo=True)
+    calm_collector()  # as the agent does
 
     async def main() -> dict[str, float]:
         sender = Sender(SenderSettings(interval_s=1 / pps, total_pps=1e9))
@@ -127,6 +128,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="5 s a run instead of 20")
     seconds = 5.0 if parser.parse_args().short else 20.0
     directory = Path(tempfile.mkdtemp())
+    calm_collector()
     good = [
         line("probes_scrape_1000_peers_text", scrape_ms(1000, render), "ms", 30),
         line("probes_scrape_1000_peers_protobuf", scrape_ms(1000, render_protobuf), "ms", 30),

@@ -17,13 +17,16 @@ from rebalancer.adapters.telemetry.grid import Grid
 from rebalancer.core.model import Floats
 
 
-class _Outer(msgspec.Struct, gc=False):
+class _Frame(msgspec.Struct, gc=False):
     status: str = ""
-    data: msgspec.Raw = msgspec.Raw(b"null")
     errorType: str = ""  # noqa: N815 - the protocol's name
     error: str = ""
     warnings: list[str] | None = None
     infos: list[str] | None = None
+
+
+class _Outer(_Frame, gc=False):
+    data: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Series(msgspec.Struct, gc=False):
@@ -43,9 +46,17 @@ class _Data(msgspec.Struct, gc=False):
     result: msgspec.Raw = msgspec.Raw(b"[]")
 
 
+class _Many(msgspec.Struct, gc=False):
+    result: list[_Series] = []
+
+
+class _Whole(_Frame, gc=False):
+    data: _Many = msgspec.field(default_factory=_Many)
+
+
+_whole = msgspec.json.Decoder(_Whole)
 _outer = msgspec.json.Decoder(_Outer)
 _data = msgspec.json.Decoder(_Data)
-_many = msgspec.json.Decoder(list[_Series])
 _histograms = msgspec.json.Decoder(list[tuple[float, _Histogram]], strict=False)
 _numbers = msgspec.json.Decoder(list[float], strict=False)
 
@@ -98,10 +109,9 @@ def decode(body: bytes) -> Answer:
         NotPrometheus: the body is something else; the message says how it begins.
     """
     try:
-        outer = _outer.decode(body)
+        outer, series = _read(body)
         if outer.status not in ("success", "error"):
             raise NotPrometheus(_beginning(body))
-        series = _series(outer.data) if outer.status == "success" else ()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotPrometheus(_beginning(body)) from error
     return Answer(
@@ -145,14 +155,22 @@ def _beginning(body: bytes) -> str:
     return " ".join(body[:80].decode("utf-8", "replace").split())
 
 
-def _series(raw: msgspec.Raw) -> tuple[Series, ...]:
+def _read(body: bytes) -> tuple[_Frame, tuple[Series, ...]]:
+    # Nearly always it is a list of series, found in one pass; each further pass over a large body takes a tenth again.
+    try:
+        whole = _whole.decode(body)
+    except msgspec.ValidationError:
+        outer = _outer.decode(body)
+        return outer, _single(outer.data) if outer.status == "success" else ()
+    found = (Series(one.metric, *_samples(one)) for one in whole.data.result)
+    return whole, tuple(one for one in found if len(one.times_s))
+
+
+def _single(raw: msgspec.Raw) -> tuple[Series, ...]:
     data = _data.decode(raw)
-    if data.resultType == "scalar":
-        return (Series({}, *_array(b"[" + bytes(data.result) + b"]")),)
-    if data.resultType == "string":
-        raise msgspec.ValidationError("a text is no number")
-    found = (Series(one.metric, *_samples(one)) for one in _many.decode(data.result))
-    return tuple(one for one in found if len(one.times_s))
+    if data.resultType != "scalar":
+        raise msgspec.ValidationError(f"{data.resultType or 'an answer without a type'} is no list of series")
+    return (Series({}, *_array(b"[" + bytes(data.result) + b"]")),)
 
 
 def _samples(one: _Series) -> tuple[Floats, Floats]:
