@@ -221,7 +221,7 @@ class Cycle:
         slots = demand.values.shape[1]
         start = now // step * step - (slots - 1) * step
         complete = {c for c, v in demand.views.items() if v.complete}
-        history = series.assemble(demand.keys, demand.values, start, step, complete=complete)
+        history = series.assemble(demand.keys, demand.values, start, step, complete=complete, peaks=demand.peaks)
         never = View("failed", None, "nothing was asked")
         views = {c: demand.views.get(c, never) for c in self._clusters}
         unseen = {c: v.since_s for c, v in views.items() if not v.complete}

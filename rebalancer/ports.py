@@ -79,6 +79,8 @@ class DemandAnswer:
         views: by configured cluster.
         errors: one sentence per query that failed.
         censored: (workload, cluster) -> why its CPU, which is its demand, hides some of it.
+        peaks: workload -> shape (slots,), the largest short rate within each slot relative to its mean, at least 1;
+            NaN where unknown.
     """
 
     keys: tuple[tuple[str, str, str], ...]
@@ -89,6 +91,7 @@ class DemandAnswer:
     cpu: Mapping[tuple[str, str], float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
     censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    peaks: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,12 @@ def assemble(
     step_s: float,
     hold_s: float = HOLD_S,
     complete: Collection[str] = (),
+    peaks: Mapping[str, Floats] | None = None,
 ) -> History:
     """Sums rows by (workload, origin) and by workload, holding short gaps.
 
-    A slot of a sum is NaN as soon as one of its parts that ever had data is unknown there.
+    A slot of a sum is NaN as soon as one of its parts that ever had data is unknown there. Origins are means, which say
+    how demand is shared; a workload's total is the slot's peak, which replicas must serve.
 
     Args:
         keys: (workload, origin, cluster) per row; origin empty where unknown.
@@ -72,6 +74,7 @@ def assemble(
         step_s: slot length.
         hold_s: how long a last known value stands in.
         complete: clusters that are seen well now; one of them without any series at the end has no traffic there.
+        peaks: workload -> shape (slots,), a slot's peak relative to its mean; what is NaN or below 1 counts as 1.
 
     Returns:
         The history; origin rows only where the origin is known, a TOTAL row for each workload.
@@ -88,6 +91,9 @@ def assemble(
         part = np.where(before_birth, 0.0, filled)
         for key in ((workload, origin), (workload, TOTAL)) if origin else ((workload, TOTAL),):
             sums[key] = sums[key] + part if key in sums else part
+    for workload, ratio in (peaks or {}).items():
+        if (workload, TOTAL) in sums:
+            sums[workload, TOTAL] = sums[workload, TOTAL] * np.fmax(ratio, 1.0)
     slots = values.shape[1] if values.ndim == 2 else 0
     any_seen = np.logical_or.accumulate(np.any(list(seen.values()), axis=0)) if seen else np.zeros(slots, dtype=bool)
     ordered = tuple(sorted(sums))

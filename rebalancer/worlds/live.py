@@ -28,7 +28,7 @@ from rebalancer.adapters.telemetry.recording import Recording, write
 from rebalancer.adapters.telemetry.view import MetricsTelemetry
 from rebalancer.api.base import API_VERSION
 from rebalancer.api.controller import RebalancerConfigSpec
-from rebalancer.core.model import Placement
+from rebalancer.core.model import TOTAL, Placement
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkSettings
 from rebalancer.core.planning import PlanMemory, PlanSettings
@@ -240,7 +240,9 @@ class LiveWorld:
         if not answer.keys:
             raise RebalancerError("\n".join(answer.errors) or "no policy's demand has a series; run `rebalancer check`")
         grid = of_window(window.start_s, window.end_s, window.step_s)
-        write(path, Recording(grid, answer.units, dict(zip(answer.keys, answer.values, strict=True))))
+        rows = dict(zip(answer.keys, answer.values, strict=True))
+        rows |= {(workload, TOTAL, ""): ratio for workload, ratio in answer.peaks.items()}
+        write(path, Recording(grid, answer.units, rows))
         return len(answer.keys)
 
     async def tick(self) -> TickReport:

@@ -9,77 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rebalancer.adapters.telemetry import budget, cpu, dialect, promql
+from rebalancer.adapters.telemetry.asks import Ask
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Answer, Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, when
 from rebalancer.adapters.telemetry.promql import Selector
-from rebalancer.adapters.telemetry.ring import Key, Ring
+from rebalancer.adapters.telemetry.ring import CHUNK, Key, Ring
 from rebalancer.core.model import Floats
-from rebalancer.core.policy import Policy
 
-REQUESTS, CORES = "requests/s", "cores"
 NEXT_CYCLE = "goes on next cycle"
 """In the sentence that tells of a history which is not whole yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One distinct way to count demand, with the policies that use it.
-
-    Attributes:
-        query: as the user wrote it; empty for CPU.
-        namespaces: of the policies.
-        named: workloads that a policy names; pod selectors name none.
-        open: namespaces in which a policy selects by pod labels.
-    """
-
-    query: str
-    workload_label: str
-    origin_label: str
-    entry_cluster: bool
-    namespaces: frozenset[str]
-    named: frozenset[str]
-    open: frozenset[str]
-    policies: frozenset[str]
-
-    @property
-    def id(self) -> tuple[str, str, str, bool]:
-        """What tells it from others."""
-        return self.query, self.workload_label, self.origin_label, self.entry_cluster
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return self.query or "CPU"
-
-    @property
-    def unit(self) -> str:
-        """Unit of its demand."""
-        return REQUESTS if self.query else CORES
-
-    def takes(self, workload: str) -> bool:
-        """Says whether one of its policies may mean the workload (namespace/name)."""
-        return workload in self.named or workload.partition("/")[0] in self.open
-
-
-def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
-    """Returns the distinct ways in which policies count demand; request counters before CPU."""
-    groups: dict[tuple[str, str, str, bool], list[Policy]] = {}
-    for policy in policies.values():
-        spec = policy.demand
-        key = (spec.query, spec.workload_label, spec.origin_label, spec.entry_cluster)
-        groups.setdefault(key if spec.query else ("", "", "", spec.entry_cluster), []).append(policy)
-    return tuple(
-        Ask(
-            *key,
-            namespaces=frozenset(p.namespace for p in members),
-            named=frozenset(f"{p.namespace}/{p.workload_name}" for p in members if p.workload_name),
-            open=frozenset(p.namespace for p in members if not p.workload_name),
-            policies=frozenset(p.key for p in members),
-        )
-        for key, members in sorted(groups.items(), key=lambda item: (not item[0][0], item[0]))
-    )
 
 
 @dataclass(slots=True)
@@ -105,6 +45,11 @@ class Found:
     empty: bool = False
     failed: bool = False
     senseless: set[str] = field(default_factory=set)
+
+
+def _add(left: Floats, right: Floats) -> Floats:
+    both = np.where(np.isnan(left), right, left + np.where(np.isnan(right), 0.0, right))
+    return np.asarray(both, dtype=np.float64)
 
 
 class Source:
@@ -139,25 +84,29 @@ class Source:
             return Selector(promql.CPU).where(("namespace", "=~", promql.one_of(self.ask.namespaces)))
         return promql.parse(self.ask.query)
 
-    def expression(self, window_s: float, narrowed: Iterable[tuple[str, str, str]] = ()) -> str:
+    def expression(
+        self, window_s: float, narrowed: Iterable[tuple[str, str, str]] = (), *, apart: bool = True
+    ) -> str:  # fmt: skip
         """Returns the query of rates over a window, by workload, origin and cluster.
 
         Args:
             window_s: the window.
             narrowed: matchers of a shard.
+            apart: False sums over origins and clusters.
 
         Raises:
             AnswerError: as selector().
         """
+        by = self._backend.by if apart else ()
         if not self.ask.query:
             ours = cpu.selector(self._backend, self.ask.namespaces).where(*narrowed)
-            return promql.cpu_rate(ours, self._backend.by, window_s)
-        origin = [self.ask.origin_label] if self.ask.origin_label else []
+            return promql.cpu_rate(ours, by, window_s)
+        origin = [self.ask.origin_label] if apart and self.ask.origin_label else []
         selector = self.selector().where(*self._backend.matchers(), *narrowed)
         if self.by_pods:
-            owned = dict.fromkeys([*self._backend.by, "namespace", *origin])
+            owned = dict.fromkeys([*by, "namespace", *origin])
             return promql.owned_rate(selector, owned, self._backend.by, window_s)
-        labels = [*self._backend.by, "namespace", "exported_namespace", self.ask.workload_label, *origin]
+        labels = [*by, "namespace", "exported_namespace", self.ask.workload_label, *origin]
         return promql.summed_rate(selector, dict.fromkeys(labels), window_s)
 
     async def fetch(self, grid: Grid, window_s: float, now: float, seen: Iterable[str]) -> Found:
@@ -291,18 +240,51 @@ class Source:
         self._fetched_from_s = min(self._fetched_from_s, part.start_s)
 
     async def _range(self, part: Grid, window_s: float, found: Found, resolution: str = "0s") -> dict[Key, Floats]:
-        shards = self._size.shards(part.slots, part.slots * part.step_s + window_s) if self._size is not None else ((),)
+        return await self.range(part, lambda shard: self.expression(window_s, shard), self._key, found, resolution)
+
+    def chunk(self, step_s: float, looks: int = 1) -> int:
+        """Returns how many slots a query may have in which each is looked at several times."""
+        return max(1, self._size.slots(step_s) // looks) if self._size is not None else CHUNK
+
+    async def range(
+        self,
+        part: Grid,
+        expression: Callable[[Iterable[tuple[str, str, str]]], str],
+        key_of: Callable[[Mapping[str, str]], Key | None],
+        found: Found,
+        resolution: str = "0s",
+        *,
+        looks: int = 1,
+        merge: Callable[[Floats, Floats], Floats] = _add,
+    ) -> dict[Key, Floats]:
+        """Evaluates a query on a grid, in shards that no server minds.
+
+        Args:
+            part: the slots.
+            expression: the query of a shard, from the matchers that narrow it.
+            key_of: whose a series is, from its labels; None leaves it out.
+            found: takes warnings.
+            resolution: the coarsest data that Thanos may use.
+            looks: how many times each slot is looked at.
+            merge: what becomes of two series of one key.
+
+        Raises:
+            AnswerError: a shard was not answered.
+        """
+        # A window of two slots beside the span is the longest that is asked for.
+        span_s = (part.slots + 2) * part.step_s
+        shards = self._size.shards(part.slots * looks, span_s) if self._size is not None else ((),)
         rows: dict[Key, Floats] = {}
 
         async def read(narrowed: tuple[tuple[str, str, str], ...]) -> None:
             # Each answer is laid out and let go before the next one of its lane is asked for: it is what needs memory.
-            for answer in await self._backend.query_range(self.expression(window_s, narrowed), part, resolution):
+            for answer in await self._backend.query_range(expression(narrowed), part, resolution):
                 found.warnings += answer.warnings
                 for series in answer.series:
-                    key = self._key(series.labels)
+                    key = key_of(series.labels)
                     if key is not None:
                         row = on_grid(series, part)
-                        rows[key] = _add(rows[key], row) if key in rows else row
+                        rows[key] = merge(rows[key], row) if key in rows else row
 
         tasks = [asyncio.ensure_future(read(narrowed)) for narrowed in shards]
         try:
@@ -336,19 +318,23 @@ class Source:
         return {key: amount for key, amount in sums.items() if np.isfinite(amount)}
 
     def _key(self, labels: Mapping[str, str]) -> Key | None:
-        cluster = self._backend.cluster_of(labels)
-        name = labels.get(self.ask.workload_label if self.ask.query and not self.by_pods else promql.WORKLOAD, "")
-        # A scraper renames the counter's own namespace when its target has one too; that of the target is the ingress'.
-        namespace = labels.get("exported_namespace") or labels.get("namespace", "")
-        if not namespace and len(self.ask.namespaces) == 1:
-            namespace = next(iter(self.ask.namespaces))
-        if not cluster or not name or not namespace:
+        cluster, workload = self._backend.cluster_of(labels), self.workload(labels)
+        if not cluster or not workload:
             return None
         if self.ask.entry_cluster:
             origin = self._regions.get(cluster, "")
         else:
             origin = labels.get(self.ask.origin_label, "") if self.ask.origin_label else ""
-        return f"{namespace}/{name}", origin, cluster
+        return workload, origin, cluster
+
+    def workload(self, labels: Mapping[str, str]) -> str:
+        """Returns whose a series is, as namespace/name; empty if its labels don't say."""
+        name = labels.get(self.ask.workload_label if self.ask.query and not self.by_pods else promql.WORKLOAD, "")
+        # A scraper renames the counter's own namespace when its target has one too; that of the target is the ingress'.
+        namespace = labels.get("exported_namespace") or labels.get("namespace", "")
+        if not namespace and len(self.ask.namespaces) == 1:
+            namespace = next(iter(self.ask.namespaces))
+        return f"{namespace}/{name}" if name and namespace else ""
 
 
 def _known_share(rows: Mapping[Key, Floats], slots: int) -> float:
@@ -359,11 +345,6 @@ def _known_share(rows: Mapping[Key, Floats], slots: int) -> float:
         if known.all():
             break
     return float(known.mean()) if slots else 1.0
-
-
-def _add(left: Floats, right: Floats) -> Floats:
-    both = np.where(np.isnan(left), right, left + np.where(np.isnan(right), 0.0, right))
-    return np.asarray(both, dtype=np.float64)
 
 
 def _complete(rows: Mapping[Key, Floats], coarse: Mapping[Key, Floats]) -> dict[Key, Floats]:

@@ -118,6 +118,18 @@ def owned_rate(selector: Selector, by: Iterable[str], cluster: Iterable[str], wi
     return f"sum by ({', '.join([*by, WORKLOAD])}) ({told} or ({_named(rate)} unless on ({pod}) {owners}))"
 
 
+def peak(short: str, mean: str, step_s: float, every_s: float) -> str:
+    """The largest value of a rate over short windows within a slot, relative to the rate over the whole slot.
+
+    Args:
+        short: the rate over short windows.
+        mean: the rate over the slot, with the same labels.
+        step_s: slot length.
+        every_s: distance of the looks.
+    """
+    return f"max_over_time(({short})[{duration(step_s)}:{duration(every_s)}]) / ({mean})"
+
+
 def throttled(stopped: Selector, periods: Selector, by: Iterable[str], window_s: float) -> str:
     """Share of the scheduler's periods in which each Deployment's containers were throttled."""
     labels = ", ".join([*by, "namespace", WORKLOAD])

@@ -31,7 +31,8 @@ class Recording:
     Attributes:
         grid: slots, named by their ends.
         units: workload -> requests/s or cores.
-        rows: (workload, origin, cluster) -> shape (slots,), NaN where unknown.
+        rows: (workload, origin, cluster) -> shape (slots,), NaN where unknown; (workload, TOTAL, "") -> how far its
+            demand rose within each slot relative to the mean, which is no demand.
     """
 
     grid: Grid

@@ -10,11 +10,13 @@ from typing import TypeVar
 import numpy as np
 
 from rebalancer.adapters.telemetry import check, counters, cpu, promql, throughput
+from rebalancer.adapters.telemetry.asks import CORES, Ask, asks_of
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import CORES, NEXT_CYCLE, Ask, Found, Source, asks_of
+from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, Found, Source
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
+from rebalancer.adapters.telemetry.peaks import Peaks, together
 from rebalancer.adapters.telemetry.presence import Presence, best_of
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
@@ -49,6 +51,7 @@ class _Part:
     censored: dict[tuple[str, str], str] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    peaks: dict[tuple[str, str, str, bool], Mapping[str, Floats]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class _Side:
     presence: Presence
     recordings: Recordings
     sources: dict[tuple[str, str, str, bool], Source] = field(default_factory=dict)
+    peaks: dict[tuple[str, str, str, bool], Peaks] = field(default_factory=dict)
     complete: frozenset[str] = frozenset()
 
 
@@ -106,7 +110,7 @@ class MetricsTelemetry:
         grid = of_window(window.start_s, window.end_s, window.step_s)
         parts = await asyncio.gather(*(self._demand_of(side, asks, grid, now) for side in self._sides))
         views = self._all(best_of(part.views for part in parts))
-        rows = self._rows(asks, parts, views, grid.slots)
+        rows, way = self._rows(asks, parts, views, grid.slots)
         keys = tuple(sorted(rows))
         units = {key[0]: rows[key][0] for key in keys}
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
@@ -115,7 +119,12 @@ class MetricsTelemetry:
         hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
         problems |= dict.fromkeys(filter(None, (_nowhere(ask, parts) for ask in asks)))
-        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden)
+        mine = {id_: {w for w, ask in way.items() if ask.id == id_} for id_ in (ask.id for ask in asks)}
+        peaks = together([
+            (part.found[id_].rows, {w: ratio for w, ratio in ratios.items() if w in mine[id_]})
+            for part in parts for id_, ratios in part.peaks.items()
+        ])  # fmt: skip
+        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden, peaks)
 
     async def room(self) -> RoomAnswer:
         """See Telemetry. Cordoned nodes don't count."""
@@ -196,8 +205,9 @@ class MetricsTelemetry:
 
     async def _demand_of(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float) -> _Part:
         part = _Part()
+        end_s = asyncio.get_running_loop().time() + self._deadline_s
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout_at(end_s):
                 await self._fill(side, asks, grid, now, part)
         except TimeoutError:
             late = f"{side.backend.url} did not answer everything within {self._deadline_s:g} s; it {NEXT_CYCLE}."
@@ -207,7 +217,20 @@ class MetricsTelemetry:
         side.complete = frozenset(name for name, view in part.views.items() if view.complete)
         for source in side.sources.values():
             source.judged(side.complete)
+        await self._peaks(side, grid, end_s, part)
         return part
+
+    async def _peaks(self, side: _Side, grid: Grid, end_s: float, part: _Part) -> None:
+        """Asks for peaks in what is left of the time; without them the means stand for themselves."""
+        known = [peaks for id_, peaks in side.peaks.items() if part.found[id_].answered]
+        late = f"peaks of demand: {side.backend.url} did not answer within {self._deadline_s:g} s; it {NEXT_CYCLE}."
+        try:
+            async with asyncio.timeout_at(end_s):
+                for said in await asyncio.gather(*(one.fetch(grid, self._spec.rate_window) for one in known)):
+                    part.problems += said
+        except TimeoutError:
+            part.problems.append(late)
+        part.peaks = {id_: peaks.rows for id_, peaks in side.peaks.items()}
 
     async def _fill(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float, part: _Part) -> None:
         sources = self._sources(side, asks)
@@ -243,6 +266,8 @@ class MetricsTelemetry:
             old.ask = ask
             kept[ask.id] = old
         side.sources = kept
+        looked = {peaks.source: peaks for peaks in side.peaks.values()}
+        side.peaks = {id_: looked.get(source) or Peaks(source) for id_, source in kept.items()}
         return list(kept.values())
 
     async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> None:
@@ -259,8 +284,8 @@ class MetricsTelemetry:
 
     def _rows(
         self, asks: tuple[Ask, ...], parts: Sequence[_Part], views: Mapping[str, View], slots: int
-    ) -> dict[Key, tuple[str, float, Floats]]:
-        """Puts the rows together: each workload by one way of counting, each cluster by one backend."""
+    ) -> tuple[dict[Key, tuple[str, float, Floats]], dict[str, Ask]]:
+        """Puts the rows together, and says how each workload is counted: in one way, each cluster by one backend."""
         rows: dict[Key, tuple[str, float, Floats]] = {}
         empty = np.full(slots, np.nan)  # the latest values came, the history did not
         way: dict[str, Ask] = {}
@@ -275,7 +300,7 @@ class MetricsTelemetry:
                 for key in one.latest.keys() | one.rows.keys():
                     if key[2] in mine and self._takes(ask, key[0]) and way.setdefault(key[0], ask) is ask:
                         rows[key] = (ask.unit, one.latest.get(key, np.nan), one.rows.get(key, empty))
-        return rows
+        return rows, way
 
     def _takes(self, ask: Ask, workload: str) -> bool:
         owner = self.owners.get(workload)
