@@ -387,7 +387,8 @@ class Sender:
         if not probe.stamped:  # the link stamps late: its stamp may be here by now
             self._drain_echoes(sock)
         turnaround_ns, t2_s = stamp.reflector_times(reply)
-        self.clock_steps += session.answered(probe, Answer(reply.seq, t2_s, turnaround_ns, t4_ns, m4_s))
+        answer = tuple.__new__(Answer, (reply.seq, t2_s, turnaround_ns, t4_ns, m4_s))  # as in sockets
+        self.clock_steps += session.answered(probe, answer)
 
     def _watch_drops(self, sock: socket.socket, drops: int, now_s: float) -> None:
         new = (drops - self._socket_drops.get(sock.fileno(), 0)) & 0xFFFFFFFF
