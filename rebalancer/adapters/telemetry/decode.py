@@ -7,6 +7,7 @@ is not there is not there, and NaN on a grid.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ _whole = msgspec.json.Decoder(_Whole)
 _outer = msgspec.json.Decoder(_Outer)
 _data = msgspec.json.Decoder(_Data)
 _histograms = msgspec.json.Decoder(list[tuple[float, _Histogram]], strict=False)
+_plain = msgspec.json.Decoder(list[float])
 _numbers = msgspec.json.Decoder(list[float], strict=False)
 
 
@@ -193,13 +195,15 @@ def _listed(raw: msgspec.Raw) -> bytes:
 
 def _array(points: bytes) -> tuple[Floats, Floats]:
     # Read flat, without a tuple per sample: those cost a tenth of the time, and as much again in garbage collection.
-    text = b"[" + points.translate(None, b"[]") + b"]"
     try:
-        flat = _numbers.decode(text)
-    except msgspec.ValidationError:
-        # msgspec reads "Inf" but not "+Inf"; only this series' samples are touched, a label le="+Inf" is not in them.
+        flat = _plain.decode(b"[" + points.translate(None, b'[]"') + b"]")
+    except msgspec.DecodeError:
+        # A value such as NaN, or nonsense. msgspec reads "Inf" but not "+Inf"; only this series' samples are touched,
+        # a label le="+Inf" is not in them.
+        text = b"[" + points.translate(None, b"[]") + b"]"
         flat = _numbers.decode(text.replace(b'"+Inf"', b'"Inf"'))
     if len(flat) != 2 * (points.count(b"[") - 1):
         raise msgspec.ValidationError("a sample is no pair of time and value")
-    pairs = np.fromiter(flat, dtype=np.float64, count=len(flat)).reshape(-1, 2)
+    # Packed by the library in half the time that numpy takes for a list.
+    pairs = np.frombuffer(struct.pack(f"{len(flat)}d", *flat), dtype=np.float64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
