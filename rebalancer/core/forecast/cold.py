@@ -2,12 +2,15 @@
 
 After a restart nothing is remembered. Then the older part of the history is read in one pass, the newest days are
 stepped through, and only so many series are built in one call; the others wait, with a band around their newest value
-and without trust. The core knows no clock, so work is bounded by counts.
+and without trust. The history of a large fleet itself arrives over some cycles, the newest part first: a series whose
+history reaches a day further back than when it was built is built again, once no other waits. The core knows no clock,
+so work is bounded by counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,11 +39,13 @@ class ForecastMemory:
         at_s: when the last forecast was made.
         keys: whose series the engine holds, in its order.
         engine: what is known of them; None before the first forecast.
+        begins: absolute slot of the oldest value that each was built from.
     """
 
     at_s: float | None = None
     keys: tuple[Key, ...] = ()
     engine: Engine | None = None
+    begins: Mapping[Key, int] = field(default_factory=dict)
 
 
 def caught_up(
@@ -60,14 +65,16 @@ def caught_up(
         An engine of all series in their order, what to remember, and shape (S,): which series wait to be built.
     """
     known, old = _gone_on(memory, grid, keys, values, last, zones)
+    size = old.tape.size if old is not None else values.shape[1]
+    most = max(1, CELLS // (values.shape[1] - _older(grid, values.shape[1])))
+    begins = last + 1 - values.shape[1] + np.argmax(~np.isnan(values), axis=1)
+    known, old = _without_outgrown(memory.begins, grid, keys, begins, most - (len(keys) - len(known)), known, old)
     place = {key: row for row, key in enumerate(known)}
     missing = np.array([row for row, key in enumerate(keys) if key not in place], dtype=np.int64)
-    size = old.tape.size if old is not None else values.shape[1]
-    stepped = values.shape[1] - _older(grid, values.shape[1])
     # The largest first: most depends on them.
     lately = np.nan_to_num(values[missing, -grid.season :]).sum(axis=1)
     missing = missing[np.argsort(-lately, kind="stable")]
-    turn, rest = np.split(missing, [max(1, CELLS // stepped)])
+    turn, rest = np.split(missing, [most])
     order, waiting = list(known), np.zeros(len(keys), dtype=bool)
     waiting[rest] = True
     for rows, part in ((turn, values[turn]), (rest, _held(values[rest]))):
@@ -84,12 +91,32 @@ def caught_up(
         old = take(old, np.array([place[k] for k in keys]))
     old.zones = zones
     old.refit()
+    since = {key: memory.begins[key] for key in known} | {keys[row]: int(begins[row]) for row in turn}
     if not len(rest):
-        return old, ForecastMemory(keys=keys, engine=old), waiting
+        return old, ForecastMemory(keys=keys, engine=old, begins=since), waiting
     built = np.flatnonzero(~waiting)
     kept = take(old, built)
     kept.zones = _clocks(zones, built)
-    return old, ForecastMemory(keys=tuple(keys[row] for row in built), engine=kept), waiting
+    return old, ForecastMemory(keys=tuple(keys[row] for row in built), engine=kept, begins=since), waiting
+
+
+def _without_outgrown(
+    since: Mapping[Key, int],
+    grid: Grid,
+    keys: tuple[Key, ...],
+    begins: Ints,
+    most: int,
+    known: tuple[Key, ...],
+    old: Engine | None,
+) -> tuple[tuple[Key, ...], Engine | None]:
+    """Forgets at most so many series whose history reaches a day further back than what they were built from."""
+    begin = dict(zip(keys, begins.tolist(), strict=True))
+    grown = sorted((key for key in known if since[key] - begin[key] >= grid.season), key=lambda key: begin[key])
+    gone = set(grown[: max(0, most)])
+    if not gone or old is None:
+        return known, old
+    stay = np.array([row for row, key in enumerate(known) if key not in gone], dtype=np.int64)
+    return tuple(key for key in known if key not in gone), take(old, stay) if len(stay) else None
 
 
 def _gone_on(

@@ -249,6 +249,18 @@ def test_a_fleet_too_large_for_one_cycle_is_built_up_over_some_the_largest_first
 
 
 @pytest.mark.slow
+def test_a_history_that_arrives_newest_part_first_is_taken_in_when_it_is_there() -> None:
+    whole, keys, memory = load_shape(), (("shop/a", "*"), ("shop/b", "*")), ForecastMemory()
+    late = np.where(np.arange(len(whole)) < 7 * DAY, np.nan, whole)
+    for cycle, arrived in enumerate((late, whole)):
+        window = slice(5 * DAY + cycle, 9 * DAY + cycle)
+        history = History(window.start * STEP_S, STEP_S, keys, np.stack([arrived[window], whole[window]]))
+        found, memory = forecasting(history, memory, 0.0, HOUR[:3])
+    fresh, _ = forecasting(history, ForecastMemory(), 0.0, HOUR[:3])
+    np.testing.assert_allclose(found.bands[0], fresh.bands[0], rtol=0.01)
+
+
+@pytest.mark.slow
 def test_what_is_read_in_one_pass_forecasts_as_what_was_stepped_through() -> None:
     shape = load_shape()
     spiky = shape.copy()
