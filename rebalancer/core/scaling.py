@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from rebalancer.core.policy import Policy
 
-LEARN_MIN_CORES = 0.01
-"""Below this CPU use the ratio of demand to CPU is noise."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
@@ -136,20 +133,3 @@ def wanted(
         return Wanted(current, raw, "", ("stabilising",))
     step = max(1, math.floor(current * settings.max_drop_ratio))
     return Wanted(max(floor, current - step), raw, "demand-down", ("large-drop",) if current - step > floor else ())
-
-
-def learned_capacity(policy: Policy, demand: float, cpu_cores: float, cpu_request: float) -> float:
-    """Capacity of one replica from the CPU that today's demand costs.
-
-    Args:
-        policy: target utilisation.
-        demand: demand now; NaN if unknown.
-        cpu_cores: CPU that all replicas use now; NaN if unknown.
-        cpu_request: CPU one replica requests; 0 if none.
-
-    Returns:
-        Demand units at target, cpu_request * target / (CPU per demand unit); NaN where the data can't say.
-    """
-    if not (demand > 0 and cpu_cores >= LEARN_MIN_CORES and cpu_request > 0):
-        return math.nan
-    return cpu_request * policy.target_utilization / (cpu_cores / demand)

@@ -40,6 +40,7 @@ class World:
     replicas: Mapping[str, int]
     load: Mapping[str, float]
     broken: str = ""
+    unit: str = "requests/s"
     censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
     applied: list[Step] = field(default_factory=list)
     outcome: Callable[[Step], Outcome] = lambda _: Outcome("done")
@@ -58,7 +59,7 @@ class World:
         keys = tuple((WEB, origin, ORIGINS[origin]) for origin in self.load)
         values = np.array([[v] * SLOTS for v in self.load.values()])
         views = {c: View("complete", NOW) for c in REGIONS}
-        return DemandAnswer(keys, {WEB: "requests/s"}, values, values[:, -1], views, censored=self.censored)
+        return DemandAnswer(keys, {WEB: self.unit}, values, values[:, -1], views, censored=self.censored)
 
     async def room(self) -> RoomAnswer:
         return RoomAnswer({})
@@ -119,7 +120,8 @@ def test_a_cycle_observes_plans_acts_and_writes_it_down() -> None:
 
 
 def test_demand_that_telemetry_calls_censored_is_so_in_the_plan() -> None:
-    report, _ = run(World(FAR, LOAD, censored={(WEB, "eu-1"): "its pods are throttled", ("a/b", "eu-1"): "not ours"}))
+    hidden = {(WEB, "eu-1"): "its pods are throttled", ("a/b", "eu-1"): "not ours"}
+    report, _ = run(World(FAR, LOAD, unit="cores", censored=hidden))
     demand = report.snapshot.demand[WEB]
     assert isinstance(demand, Demand)
     assert demand.censored == {"eu-1": "its pods are throttled"}

@@ -246,15 +246,14 @@ class MetricsTelemetry:
         return list(kept.values())
 
     async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> None:
-        """Cores by workload, and, where they are the demand, what hides some of it."""
+        """Cores by workload, and where a limit hides some of what was wanted."""
         window = self._spec.rate_window
         namespaces = {namespace for ask in asks for namespace in ask.namespaces}
-        by_cpu = {namespace for ask in asks if not ask.query for namespace in ask.namespaces}
         if namespaces:
             part.cpu, problems = await cpu.used(side.backend, namespaces, window, now)
             part.problems += problems
-        if by_cpu:
-            part.censored, problems = await cpu.censored(side.backend, by_cpu, window, now)
+            # Where requests are the demand, too: a replica's capacity is not learned from CPU that is capped.
+            part.censored, problems = await cpu.censored(side.backend, namespaces, window, now)
             part.problems += problems
 
     def _rows(

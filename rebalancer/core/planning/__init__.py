@@ -86,7 +86,7 @@ def _kept(memory: PlanMemory, drafts: Mapping[str, Draft], ground: Ground, warm:
         network=ground.network_memory,
         recommendations={w: d.recommendations for w, d in drafts.items()},
         starts={w: d.starts for w, d in drafts.items()},
-        capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
+        capacity={**memory.capacity, **{w: d.learned for w, d in drafts.items() if d.learned.recent.weight}},
         warm=warm,
     )
 

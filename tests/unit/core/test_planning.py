@@ -291,7 +291,7 @@ def test_an_origin_that_nobody_counts_any_more_is_not_taken_for_asleep() -> None
 def test_cpu_that_hides_demand_is_told_with_its_cluster_and_why() -> None:
     origins = {"eu": 30.0}
     seen = snapshot(SETTLED, origins)
-    hidden = replace(_known(seen), censored={"eu-1": "its pods are throttled in 41% of the CPU periods"})
+    hidden = replace(_known(seen), unit="cores", censored={"eu-1": "its pods are throttled in 41% of the CPU periods"})
     lines = one(replace(seen, demand={WEB: hidden}), origins).workloads[WEB].lines
     assert any("censored in eu-1" in line and "41%" in line for line in lines)
     assert not any("censored" in line for line in one(seen, origins).workloads[WEB].lines)

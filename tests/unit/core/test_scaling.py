@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalancer.core.policy import Policy, resolve_count
-from rebalancer.core.scaling import Recommendations, ScalingSettings, Wanted, learned_capacity, remember, wanted
+from rebalancer.core.scaling import Recommendations, ScalingSettings, Wanted, remember, wanted
 
 SETTINGS = ScalingSettings()
 NOW = 10_000.0
@@ -95,24 +95,6 @@ def test_the_number_is_within_the_bounds_and_falls_slowly(
 def test_memory_keeps_the_window_and_one_entry_before_it() -> None:
     past: Recommendations = ((0.0, 5), (100.0, 6), (350.0, 7), (500.0, 8))
     assert remember(past, 600.0, 9, SETTINGS) == ((100.0, 6), (350.0, 7), (500.0, 8), (600.0, 9))
-
-
-@pytest.mark.parametrize(
-    ("demand", "cores", "asked", "capacity"),
-    [
-        (100.0, 5.0, 0.5, 7.0),
-        (math.nan, 5.0, 0.5, math.nan),
-        (100.0, math.nan, 0.5, math.nan),
-        (100.0, 0.001, 0.5, math.nan),
-        (0.0, 5.0, 0.5, math.nan),
-        (100.0, 5.0, 0.0, math.nan),
-    ],
-)
-def test_capacity_is_learned_only_where_the_data_can_say(
-    demand: float, cores: float, asked: float, capacity: float
-) -> None:
-    found = learned_capacity(Policy("p", target_utilization=0.7), demand, cores, asked)
-    assert found == pytest.approx(capacity, nan_ok=True)
 
 
 @pytest.mark.parametrize(
