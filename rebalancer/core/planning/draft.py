@@ -33,6 +33,7 @@ class Draft:
         suffice: replicas that would do where a part of a decrease waits for moves in flight; else infinite.
         learned: samples of CPU by load; empty where capacity is given.
         lead_s: how far ahead replicas that begin now are ready.
+        waits: replicas that begin in a later cycle, because a cluster begins no more in this one.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
     """
@@ -52,6 +53,7 @@ class Draft:
     leave: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     suffice: float = math.inf
+    waits: int = 0
     hold: str = ""
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
@@ -131,7 +133,8 @@ def _amounts(
         # What is partly unknown proves no calm: the whole window has to be seen before anything is taken away.
         _hold(draft, now, max(raw, current) if demand.missing or back else raw, ground)
         draft.wanted = scaling.wanted(
-            policy, draft.demand, draft.capacity, current, draft.recommendations, now, ground.settings.scaling,
+            policy, draft.demand, draft.capacity, current, draft.recommendations, now,
+            scaling.behaviour(policy, ground.settings.scaling),
             may_decrease=not demand.missing and not back and not policy.frozen,
             why_not="demand-partial" if demand.missing else "cluster-lost" if back else "freeze",
         )  # fmt: skip
@@ -145,7 +148,8 @@ def _amounts(
 
 def _hold(draft: Draft, now: float, count: int, ground: Ground) -> None:
     """Notes what was recommended; where demand is unknown, that is what there is."""
-    draft.recommendations = scaling.remember(draft.recommendations, now, count, ground.settings.scaling)
+    settings = scaling.behaviour(draft.policy, ground.settings.scaling)
+    draft.recommendations = scaling.remember(draft.recommendations, now, count, settings)
 
 
 def _back(draft: Draft, ground: Ground) -> list[str]:
