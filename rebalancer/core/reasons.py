@@ -95,8 +95,10 @@ _REFUSE = (
     ("at-min", "The policy's minimum is reached.", "Lower replicas.min."),
     ("stabilising", "Demand changed too short a time ago for replicas to follow it.",
      "Wait for the stabilisation window, or shorten it in spec.behavior."),
-    ("cool-down", "A move brought replicas to the source, or took some from the target, a short time ago.",
-     "Wait for the cool-down."),
+    ("cool-down", "A move that is worth at least half as much brought replicas to the source, or took some from the "
+     "target, a short time ago.", "Wait for the cool-down."),
+    ("not-settled", "Replicas that a move brought to the cluster within the last hour are not all ready any more.",
+     "Look at the pods' events there; moves to it go on once all of them are ready."),
     ("quarantine", "Several moves of the workload failed in a row, so it makes no voluntary one for six hours.",
      "Look at the pods' events in the targets named, and at how traffic is steered."),
     ("move-budget", "The hourly move budget is used up.", "Raise budget.maxMovesPerHour or wait."),

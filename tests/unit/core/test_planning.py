@@ -463,6 +463,10 @@ REFUSED: dict[str, Case] = {
     "stabilising": Case(dict(SETTLED), LESS, memory=replace(CALM, recommendations={})),
     "large-drop": Case({"eu-1": 12, "us-1": 12, "ap-1": 12}, LESS),
     "cool-down": Case({**AWAY, "eu-1": placement("eu-1", 4, moved=ended("done", "ap-1", "eu-1", 60))}, {"ap": 36.0}),
+    "not-settled": Case(
+        {"eu-1": 4, "us-1": 0, "ap-1": placement("ap-1", 1, ready=0, moved=ended("done", "eu-1", "ap-1", 1800))},
+        {"ap": 46.0},
+    ),
     "quarantine": Case(
         {
             **AWAY,
