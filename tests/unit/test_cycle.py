@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rebalancer.core.model import Demand, EndIntent, Placement, PutIntent, SetReplicas, Step, View
 from rebalancer.core.network import LatencyMap
@@ -126,6 +128,20 @@ def test_demand_that_telemetry_calls_censored_is_so_in_the_plan() -> None:
     assert isinstance(demand, Demand)
     assert demand.censored == {"eu-1": "its pods are throttled"}
     assert any("its pods are throttled" in line for line in report.plan.workloads[WEB].lines)
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None)
+@given(replicas=st.tuples(*[st.integers(0, 8)] * 3), load=st.tuples(*[st.floats(0.0, 60.0)] * 3))
+def test_observing_and_acting_differ_only_in_what_is_written(
+    replicas: tuple[int, ...], load: tuple[float, ...]
+) -> None:
+    here, users = dict(zip(REGIONS, replicas, strict=True)), dict(zip(ORIGINS, load, strict=True))
+    dry, real = World(here, users), World(here, users)
+    (observed, _), (acted, _) = run(dry, acting=False), run(real)
+    assert observed.plan.actions == acted.plan.actions
+    assert dry.applied == []
+    assert real.applied == [step for action in acted.plan.actions for step in action.steps]
 
 
 def test_an_observer_writes_nothing_and_says_what_it_would_do() -> None:

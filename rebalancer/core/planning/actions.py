@@ -56,9 +56,12 @@ def scale(draft: Draft, target: Mapping[str, int]) -> tuple[list[Action], dict[s
         reason = "failover"
     for cluster in sorted(adds, key=lambda c: (-adds[c], c)):
         step = min(adds[cluster], growth)
+        if step and draft.now[cluster] + step < draft.policy.gang:
+            # A part of it would do nothing; what stands elsewhere goes once it is not wanted any more.
+            step = adds[cluster]
         if step:
             actions.append(_scale(draft, cluster, step, reason))
-            growth, adds[cluster] = growth - step, adds[cluster] - step
+            growth, adds[cluster] = max(0, growth - step), adds[cluster] - step
     for cluster, step in _taken(draft, cuts, shrink).items():
         actions.append(_scale(draft, cluster, -step, draft.wanted.reason or "demand-down"))
         cuts[cluster] -= step
