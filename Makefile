@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check unit stack contract scenarios generate lock bench-probes bench-view bench-placement bench-forecast clean
+.PHONY: demo test check unit stack contract scenarios generate lock bench-probes bench-view bench-placement bench-moves bench-forecast clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -70,6 +70,9 @@ bench-view: $(STAMP)  ## cost of reading 10,000 series from a real Prometheus, b
 
 bench-placement: $(STAMP)  ## gaps, times and violations of the placement solver; SIZES="50x10,000" for larger fleets
 	@$(BIN)/python -m tests.benchmarks.bench_placement $(foreach s,$(SIZES),--size $(s))
+
+bench-moves: $(STAMP)  ## moves in waves at 85 % use, what they break, and how many gain what they say
+	@$(BIN)/python -m tests.benchmarks.bench_moves
 
 bench-forecast: $(STAMP)  ## accuracy, coverage and cost of the forecast; REBALANCER_TRACES names the full series
 	@$(BIN)/python -m tests.benchmarks.bench_forecast

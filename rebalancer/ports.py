@@ -78,7 +78,7 @@ class DemandAnswer:
         cpu: (workload, cluster) -> cores used now by all its pods there.
         views: by configured cluster.
         errors: one sentence per query that failed.
-        censored: (workload, cluster) -> why its CPU, which is its demand, hides some of it.
+        censored: (workload, cluster) -> why its CPU hides some of what was wanted.
         peaks: workload -> shape (slots,), the largest short rate within each slot relative to its mean, at least 1;
             NaN where unknown.
     """

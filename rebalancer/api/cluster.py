@@ -57,9 +57,10 @@ class ElasticSpec(Model):
 
 
 class Capacity(Model):
-    """What is kept free against fragmentation, and what can appear."""
+    """What is kept free against fragmentation, how many replicas may begin at once, and what can appear."""
 
     reserve: Percent = Field(default=0.05, ge=0, le=0.5)
+    max_starts_per_cycle: int | None = Field(default=None, ge=1, le=100_000)
     elastic: ElasticSpec | None = None
 
     def resolve(self) -> model.Elastic | None:
@@ -125,6 +126,7 @@ class MemberCluster(Model):
             price_windows=tuple(model.PriceWindow(w.window(), w.factor) for w in spec.price.windows),
             reserve_ratio=spec.capacity.reserve,
             elastic=spec.capacity.resolve(),
+            max_starts=spec.capacity.max_starts_per_cycle,
             taints=tuple(model.Taint(t.key, t.value, t.effect) for t in spec.taints),
             spot=spec.spot,
             drain=spec.drain,

@@ -178,7 +178,7 @@ class NetworkSpec(Model):
 
 
 class ScalingSpec(Model):
-    """How calmly replicas follow demand, as HPA's behavior."""
+    """How calmly replicas follow demand, as HPA's behavior; a policy may say its own stabilisation."""
 
     stabilization: Duration = Field(default=300.0, ge=0, le=86400)
     tolerance: float = Field(default=0.1, ge=0, le=1)

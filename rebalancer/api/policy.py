@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from rebalancer.api.amounts import BehaviorSpec, DemandSpec, ForecastSpec, PerClusterSpec, ReplicasSpec, setting
 from rebalancer.api.base import (
     API_VERSION,
     CountOrPercent,
@@ -22,15 +21,6 @@ from rebalancer.api.base import (
 from rebalancer.api.base import WorkloadRef as WorkloadRef
 from rebalancer.core import policy as core
 from rebalancer.core.model import Effect, Toleration
-from rebalancer.core.policy import SETTINGS
-
-_COUNTER = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}]*\})?")
-
-
-def _setting(path: str) -> Any:
-    """A numeric field with default, bounds and description from the one table of settings."""
-    setting = SETTINGS[path]
-    return Field(default=setting.default, ge=setting.low, le=setting.high, description=f"Default: {setting.why}.")
 
 
 class WeightsSpec(Model):
@@ -63,65 +53,6 @@ class StrategySpec(Model):
         values = self.weights.model_dump()
         top = max(values.values())
         return core.Weights(**{name: value / top for name, value in values.items()})
-
-
-class DemandSpec(Model):
-    """Where demand comes from; by default the pods' CPU, with an unknown origin."""
-
-    query: str = ""
-    workload_label: str = Field(default="service", pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")
-    origin_label: str = Field(default="", pattern=r"^([a-zA-Z_][a-zA-Z0-9_]*)?$")
-    origin: Literal["entryCluster"] | None = None
-    origin_shares: dict[str, float] = Field(default_factory=dict)
-
-    @field_validator("query")
-    @classmethod
-    def _counter(cls, value: str) -> str:
-        if value and not _COUNTER.fullmatch(value):
-            raise ValueError(
-                'must be the selector of a counter, for example ingress_requests_total{env="prod"}; '
-                "rate and sum are added by the rebalancer"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> DemandSpec:
-        if sum(map(bool, (self.origin_label, self.origin, self.origin_shares))) > 1:
-            raise ValueError("set one of originLabel, origin or originShares")
-        if self.origin_label and not self.query:
-            raise ValueError("originLabel needs demand.query: the pods' CPU carries no origin")
-        below = [region for region, share in self.origin_shares.items() if not share >= 0]
-        if below:
-            raise ValueError(f"originShares of {', '.join(sorted(below))} must not be below 0")
-        if self.origin_shares and not math.isclose(sum(self.origin_shares.values()), 1.0, abs_tol=0.01):
-            raise ValueError(f"originShares must sum to 1, but sum to {sum(self.origin_shares.values()):g}")
-        return self
-
-
-class ReplicasSpec(Model):
-    """Bounds of the total."""
-
-    min: int = _setting("replicas.min")
-    max: int | None = _setting("replicas.max")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ReplicasSpec:
-        if self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}; lower min or raise max")
-        return self
-
-
-class PerClusterSpec(ReplicasSpec):
-    """Bounds in each cluster."""
-
-    min: int = _setting("perCluster.min")
-
-
-class ForecastSpec(Model):
-    """Which quantile of the forecast is planned for, and how far ahead."""
-
-    quantile: float = _setting("forecast.quantile")
-    lead: Duration | None = _setting("forecast.lead")
 
 
 class ResidencySpec(Model):
@@ -164,9 +95,9 @@ class DataSpec(Model):
 class SpreadSpec(Model):
     """How far replicas must be spread."""
 
-    min_clusters: int = _setting("spread.minClusters")
-    min_regions: int = _setting("spread.minRegions")
-    max_share: Percent = _setting("spread.maxShare")
+    min_clusters: int = setting("spread.minClusters")
+    min_regions: int = setting("spread.minRegions")
+    max_share: Percent = setting("spread.maxShare")
 
 
 class GangSpec(Model):
@@ -195,20 +126,20 @@ class BudgetSpec(Model):
 
     max_unavailable: CountOrPercent = 0
     max_moves_per_hour: CountOrPercent = "10%"
-    max_concurrent_moves: int = _setting("budget.maxConcurrentMoves")
+    max_concurrent_moves: int = setting("budget.maxConcurrentMoves")
 
 
 class DrainSpec(Model):
     """How long sessions may finish before the source goes."""
 
-    wait: Duration = _setting("migration.drain.wait")
+    wait: Duration = setting("migration.drain.wait")
 
 
 class MigrationSpec(Model):
     """How a replica moves."""
 
-    min_ready: Duration = _setting("migration.minReady")
-    timeout: Duration = _setting("migration.timeout")
+    min_ready: Duration = setting("migration.minReady")
+    timeout: Duration = setting("migration.timeout")
     drain: DrainSpec = DrainSpec()
 
 
@@ -241,8 +172,8 @@ class PolicyWindowSpec(WindowSpec):
 class FailoverSpec(Model):
     """When a cluster counts as lost, and when it is used again."""
 
-    lost_after: Duration = _setting("failover.lostAfter")
-    failback_after: Duration = _setting("failover.failbackAfter")
+    lost_after: Duration = setting("failover.lostAfter")
+    failback_after: Duration = setting("failover.failbackAfter")
 
 
 def _steering(value: object) -> object:
@@ -267,19 +198,20 @@ class SchedulingPolicySpec(Model):
     strategy: StrategySpec
     demand: DemandSpec = DemandSpec()
     capacity_per_replica: float | None = Field(default=None, gt=0)
-    target_utilization: Percent = _setting("targetUtilization")
+    target_utilization: Percent = setting("targetUtilization")
     replicas: ReplicasSpec = ReplicasSpec()
     per_cluster: PerClusterSpec = PerClusterSpec()
     forecast: ForecastSpec = ForecastSpec()
+    behavior: BehaviorSpec = BehaviorSpec()
     steering: Annotated[core.Steering, BeforeValidator(_steering)] = "external"
     residency: ResidencySpec = ResidencySpec()
     tolerations: list[TolerationSpec] = Field(default_factory=list)
     data: DataSpec | None = None
     spread: SpreadSpec = SpreadSpec()
-    spot_max_share: Percent = _setting("spotMaxShare")
+    spot_max_share: Percent = setting("spotMaxShare")
     gang: GangSpec | None = None
     depends_on: list[DependencySpec] = Field(default_factory=list)
-    priority: int = _setting("priority")
+    priority: int = setting("priority")
     budget: BudgetSpec = BudgetSpec()
     migration: MigrationSpec = MigrationSpec()
     failover: FailoverSpec = FailoverSpec()
@@ -368,6 +300,8 @@ class SchedulingPolicy(Model):
             cluster_max=s.per_cluster.max,
             quantile=s.forecast.quantile,
             lead_s=s.forecast.lead,
+            scale_up_stabilization_s=s.behavior.scale_up.stabilization,
+            scale_down_stabilization_s=s.behavior.scale_down.stabilization,
             steering=s.steering,
             residency_labels=dict(s.residency.cluster_selector.match_labels) if s.residency.cluster_selector else {},
             residency_regions=tuple(s.residency.regions),

@@ -37,6 +37,9 @@ FOLLOW_AFTER_S = 120.0
 FOLLOW_BLOCK_S = 3600.0
 SKEW_S = 60.0
 """How far two clocks may differ."""
+REVERSE_RATIO = 2.0
+"""A move that undoes another one during its cool-down must be worth so many times as much."""
+SETTLE_S = 3600.0
 FAILED = ("timed-out", "not-followed")
 QUARANTINE_COUNT, QUARANTINE_S = 3, 21_600.0
 """So many failed moves in a row keep a workload back for as long as its objects remember them."""
@@ -126,15 +129,40 @@ def budget_left(policy: Policy, placements: Mapping[str, Placement], now: float)
     return max(0, allowed - used)
 
 
-def cooling(placements: Mapping[str, Placement], source: str, target: str, now: float, settings: MoveSettings) -> bool:
+def cooling(
+    placements: Mapping[str, Placement], source: str, target: str, gain: float, now: float, settings: MoveSettings
+) -> bool:
     """Says whether a move ended a short time ago that brought replicas to `source`, or took some from `target`.
 
     Both ends cool down: a move on from where replicas just came, or into where they just left, undoes a decision as
-    the plain reverse does, only by way of a third cluster. The same direction again is no reversal.
+    the plain reverse does, only by way of a third cluster. The same direction again is no reversal. A move that gains
+    much more than what it undoes is no flapping: each next one would have to gain as much more again.
+
+    Args:
+        placements: of the workload, by cluster.
+        source: where replicas would leave.
+        target: where they would go.
+        gain: what each replica's move would be worth, $/h.
+        now: time.
+        settings: how long ends cool down.
     """
+    undone = [
+        m for m in ended(placements).values()
+        if (m.target == source or m.source == target) and _recent(m, now, settings.cool_down_s)
+    ]  # fmt: skip
+    return any(m.outcome != "done" or not m.gain > 0 or gain < REVERSE_RATIO * m.gain for m in undone)
+
+
+def unsettled(placements: Mapping[str, Placement], target: str, now: float) -> bool:
+    """Says whether a move ended in `target` within the last hour whose replicas are not all ready any more.
+
+    A move counts by where replicas are ready, not by what was written: until they are, no more follow there.
+    """
+    place = placements.get(target)
+    if place is None or place.ready >= place.wanted:
+        return False
     return any(
-        (m.target == source or m.source == target) and _recent(m, now, settings.cool_down_s)
-        for m in ended(placements).values()
+        m.outcome == "done" and m.target == target and _recent(m, now, SETTLE_S) for m in ended(placements).values()
     )
 
 
@@ -183,7 +211,11 @@ def follows(scene: Scene, cluster: str) -> bool | None:
 
 def _end(record: MoveRecord, scene: Scene, now: float, outcome: str) -> tuple[Step, ...]:
     """Takes the intent off every object that carries it."""
-    moved = Moved(record.id, now, record.source, record.target, record.replicas, outcome)  # type: ignore[arg-type]  # callers pass literals
+    moved = Moved(
+        record.id, now, record.source, record.target, record.replicas,
+        outcome,  # type: ignore[arg-type]  # callers pass literals
+        record.gain,
+    )  # fmt: skip
     return tuple(
         EndIntent(cluster, record.id, moved)
         for cluster in (record.target, record.source)

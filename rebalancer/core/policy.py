@@ -40,6 +40,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({s.field: s for s in (
     Setting("perCluster.max", None, 0, 100_000, "bounded by room"),
     Setting("forecast.quantile", 0.9, 0.5, 0.999, "the target's slack takes one short step in ten"),
     Setting("forecast.lead", None, 0, 7200, "the measured start delay (p95) and 2m; 5m until three starts are known"),
+    Setting("behavior.scaleUp.stabilization", 0.0, 0, 3600, "as an HPA's: what is missing now is missed by users now"),
+    Setting("behavior.scaleDown.stabilization", None, 0, 86_400, "scaling.stabilization of the RebalancerConfig, 5m"),
     Setting("spread.minClusters", 1, 1, 1000, "spread costs latency, so it is asked for"),
     Setting("spread.minRegions", 1, 1, 1000, "as minClusters"),
     Setting("spread.maxShare", 1.0, 0.05, 1.0, "as minClusters"),
@@ -151,6 +153,8 @@ class Policy:
     cluster_max: int | None = None
     quantile: float = 0.9
     lead_s: float | None = None
+    scale_up_stabilization_s: float = 0.0
+    scale_down_stabilization_s: float | None = None
     steering: Steering = "external"
     residency_labels: Mapping[str, str] = field(default_factory=dict)
     residency_regions: tuple[str, ...] = ()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rebalancer.core.policy import Policy
-
-LEARN_MIN_CORES = 0.01
-"""Below this CPU use the ratio of demand to CPU is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +14,25 @@ class ScalingSettings:
 
     Attributes:
         stabilization_s: a decrease waits until nothing higher was recommended for this long (HPA's default, 300 s).
+        up_stabilization_s: an increase goes as far as the lowest recommendation of this long (HPA's default, 0 s).
         tolerance: relative distance from the current number within which nothing changes (HPA's default, 0.1).
         max_drop_ratio: the largest share of a workload's replicas that one cycle takes away.
     """
 
     stabilization_s: float = 300.0
+    up_stabilization_s: float = 0.0
     tolerance: float = 0.1
     max_drop_ratio: float = 0.3
+
+
+def behaviour(policy: Policy, settings: ScalingSettings) -> ScalingSettings:
+    """The settings with what the policy says for itself."""
+    down_s = policy.scale_down_stabilization_s
+    return replace(
+        settings,
+        stabilization_s=settings.stabilization_s if down_s is None else down_s,
+        up_stabilization_s=policy.scale_up_stabilization_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +85,11 @@ Recommendations = tuple[tuple[float, int], ...]
 
 
 def remember(past: Recommendations, now: float, raw: int, settings: ScalingSettings) -> Recommendations:
-    """Adds a recommendation and forgets those that are older than the stabilisation window."""
-    kept = tuple((t, n) for t, n in past if now - t <= settings.stabilization_s)
+    """Adds a recommendation and forgets those that are older than the longer stabilisation window."""
+    window_s = max(settings.stabilization_s, settings.up_stabilization_s)
+    kept = tuple((t, n) for t, n in past if now - t <= window_s)
     # One entry before the window's start proves that the whole window was watched.
-    earlier = [entry for entry in past if now - entry[0] > settings.stabilization_s]
+    earlier = [entry for entry in past if now - entry[0] > window_s]
     return (*earlier[-1:], *kept, (now, raw))
 
 
@@ -122,7 +132,7 @@ def wanted(
     if bounded > current:
         if demand / capacity <= current * (1.0 + settings.tolerance) and bounded - current <= 1:
             return Wanted(current, raw, "")
-        return Wanted(bounded, raw, "demand-up", ("at-max",) if raw > high else ())
+        return _risen(bounded, raw, current, high, past, now, settings)
     if bounded == current:
         return Wanted(current, raw, "", ("at-max",) if raw > high else ("at-min",) if raw < policy.min_replicas else ())
     if demand / capacity >= current * (1.0 - settings.tolerance):
@@ -138,18 +148,11 @@ def wanted(
     return Wanted(max(floor, current - step), raw, "demand-down", ("large-drop",) if current - step > floor else ())
 
 
-def learned_capacity(policy: Policy, demand: float, cpu_cores: float, cpu_request: float) -> float:
-    """Capacity of one replica from the CPU that today's demand costs.
-
-    Args:
-        policy: target utilisation.
-        demand: demand now; NaN if unknown.
-        cpu_cores: CPU that all replicas use now; NaN if unknown.
-        cpu_request: CPU one replica requests; 0 if none.
-
-    Returns:
-        Demand units at target, cpu_request * target / (CPU per demand unit); NaN where the data can't say.
-    """
-    if not (demand > 0 and cpu_cores >= LEARN_MIN_CORES and cpu_request > 0):
-        return math.nan
-    return cpu_request * policy.target_utilization / (cpu_cores / demand)
+def _risen(
+    bounded: int, raw: int, current: int, high: float, past: Recommendations, now: float, settings: ScalingSettings
+) -> Wanted:
+    """An increase, as far as demand has asked for it over the whole window; a cold memory delays nothing."""
+    lowest = min((n for t, n in past if now - t < settings.up_stabilization_s), default=bounded)
+    replicas = min(bounded, max(current, lowest))
+    held = (("at-max",) if raw > high else ()) + (("stabilising",) if replicas < bounded else ())
+    return Wanted(replicas, raw, "demand-up" if replicas > current else "", held)

@@ -101,6 +101,16 @@ def test_the_smallest_policy_of_the_documentation_loads_as_it_stands() -> None:
     )
 
 
+def test_a_policy_may_be_as_calm_as_an_hpa_both_ways() -> None:
+    calm = "  behavior: {scaleUp: {stabilization: 3m}, scaleDown: {stabilization: 15m}}\n"
+    (found,) = read(POLICY + calm).policies.values()
+    policy = found.resolve()
+    assert (policy.scale_up_stabilization_s, policy.scale_down_stabilization_s) == (180.0, 900.0)
+    (found,) = read(POLICY).policies.values()
+    policy = found.resolve()
+    assert (policy.scale_up_stabilization_s, policy.scale_down_stabilization_s) == (0.0, None)
+
+
 def test_all_kinds_load_from_one_file() -> None:
     found = read("---\n".join([EXAMPLE, CLUSTER, CONTROLLER]))
     assert list(found.clusters) == ["eu-1"]
@@ -123,6 +133,14 @@ GOLDEN: dict[str, tuple[str, str]] = {
     ),
     "a duration that is too long": (
         POLICY + "  forecast: {lead: 3h}\n", "fleet.yaml:7: spec.forecast.lead is '3h': must be at most 7200s"
+    ),
+    "a window for growth that is too long": (
+        POLICY + "  behavior: {scaleUp: {stabilization: 2h}}\n",
+        "fleet.yaml:7: spec.behavior.scaleUp.stabilization is '2h': must be at most 3600s",
+    ),
+    "no replica may ever start": (
+        CLUSTER + "  capacity: {maxStartsPerCycle: 0}\n",
+        "fleet.yaml:7: spec.capacity.maxStartsPerCycle is 0: must be at least 1",
     ),
     "a percentage without its sign": (
         POLICY + "  targetUtilization: 70\n",

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rebalancer.core.model import Demand, EndIntent, Placement, PutIntent, SetReplicas, Step, View
 from rebalancer.core.network import LatencyMap
@@ -40,6 +42,7 @@ class World:
     replicas: Mapping[str, int]
     load: Mapping[str, float]
     broken: str = ""
+    unit: str = "requests/s"
     censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
     applied: list[Step] = field(default_factory=list)
     outcome: Callable[[Step], Outcome] = lambda _: Outcome("done")
@@ -58,7 +61,7 @@ class World:
         keys = tuple((WEB, origin, ORIGINS[origin]) for origin in self.load)
         values = np.array([[v] * SLOTS for v in self.load.values()])
         views = {c: View("complete", NOW) for c in REGIONS}
-        return DemandAnswer(keys, {WEB: "requests/s"}, values, values[:, -1], views, censored=self.censored)
+        return DemandAnswer(keys, {WEB: self.unit}, values, values[:, -1], views, censored=self.censored)
 
     async def room(self) -> RoomAnswer:
         return RoomAnswer({})
@@ -119,11 +122,26 @@ def test_a_cycle_observes_plans_acts_and_writes_it_down() -> None:
 
 
 def test_demand_that_telemetry_calls_censored_is_so_in_the_plan() -> None:
-    report, _ = run(World(FAR, LOAD, censored={(WEB, "eu-1"): "its pods are throttled", ("a/b", "eu-1"): "not ours"}))
+    hidden = {(WEB, "eu-1"): "its pods are throttled", ("a/b", "eu-1"): "not ours"}
+    report, _ = run(World(FAR, LOAD, unit="cores", censored=hidden))
     demand = report.snapshot.demand[WEB]
     assert isinstance(demand, Demand)
     assert demand.censored == {"eu-1": "its pods are throttled"}
     assert any("its pods are throttled" in line for line in report.plan.workloads[WEB].lines)
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None)
+@given(replicas=st.tuples(*[st.integers(0, 8)] * 3), load=st.tuples(*[st.floats(0.0, 60.0)] * 3))
+def test_observing_and_acting_differ_only_in_what_is_written(
+    replicas: tuple[int, ...], load: tuple[float, ...]
+) -> None:
+    here, users = dict(zip(REGIONS, replicas, strict=True)), dict(zip(ORIGINS, load, strict=True))
+    dry, real = World(here, users), World(here, users)
+    (observed, _), (acted, _) = run(dry, acting=False), run(real)
+    assert observed.plan.actions == acted.plan.actions
+    assert dry.applied == []
+    assert real.applied == [step for action in acted.plan.actions for step in action.steps]
 
 
 def test_an_observer_writes_nothing_and_says_what_it_would_do() -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from rebalancer.adapters.telemetry import check, counters, cpu, promql, throughput
-from rebalancer.adapters.telemetry.asks import CORES, Ask, asks_of
+from rebalancer.adapters.telemetry.asks import Ask, asks_of
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
 from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, Found, Source
 from rebalancer.adapters.telemetry.errors import AnswerError
@@ -116,7 +116,7 @@ class MetricsTelemetry:
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
         latest = np.array([rows[key][1] for key in keys], dtype=np.float64)
         used = {key: cores for part in parts for key, cores in part.cpu.items()}
-        hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
+        hidden = {key: why for part in parts for key, why in part.censored.items() if key[0] in units}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
         problems |= dict.fromkeys(filter(None, (_nowhere(ask, parts) for ask in asks)))
         mine = {id_: {w for w, ask in way.items() if ask.id == id_} for id_ in (ask.id for ask in asks)}
@@ -271,15 +271,14 @@ class MetricsTelemetry:
         return list(kept.values())
 
     async def _cpu(self, side: _Side, asks: tuple[Ask, ...], now: float, part: _Part) -> None:
-        """Cores by workload, and, where they are the demand, what hides some of it."""
+        """Cores by workload, and where a limit hides some of what was wanted."""
         window = self._spec.rate_window
         namespaces = {namespace for ask in asks for namespace in ask.namespaces}
-        by_cpu = {namespace for ask in asks if not ask.query for namespace in ask.namespaces}
         if namespaces:
             part.cpu, problems = await cpu.used(side.backend, namespaces, window, now)
             part.problems += problems
-        if by_cpu:
-            part.censored, problems = await cpu.censored(side.backend, by_cpu, window, now)
+            # Where requests are the demand, too: a replica's capacity is not learned from CPU that is capped.
+            part.censored, problems = await cpu.censored(side.backend, namespaces, window, now)
             part.problems += problems
 
     def _rows(

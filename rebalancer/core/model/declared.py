@@ -98,7 +98,7 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A member cluster as the user declared it."""
+    """A member cluster as the user declared it; `max_starts` replicas, of all workloads, may begin in one cycle."""
 
     name: str
     region: str
@@ -109,6 +109,7 @@ class Cluster:
     price_windows: tuple[PriceWindow, ...] = ()
     reserve_ratio: float = 0.05
     elastic: Elastic | None = None
+    max_starts: int | None = None
     taints: tuple[Taint, ...] = ()
     spot: bool = False
     drain: bool = False

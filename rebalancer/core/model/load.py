@@ -24,7 +24,7 @@ class Demand:
         by_origin: origin region -> demand; empty when origins are unknown.
         served: (origin, cluster) -> demand seen there; empty if unknown.
         missing: clusters whose part is missing from the numbers; their last known part is held in them.
-        censored: clusters where CPU, as demand, hides some of it -> why: pods are throttled or at their limit.
+        censored: clusters where CPU hides some of what was wanted -> why: pods are throttled or at their limit.
         as_of_s: time of the newest sample; NaN if none.
     """
 

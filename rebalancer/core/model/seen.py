@@ -122,7 +122,8 @@ MoveKind = Literal["migrate", "drift"]
 class MoveRecord:
     """The intent of a move, as it is written to both objects before the first replica starts.
 
-    Replica numbers are absolute, so that carrying a step out twice is a no-op.
+    Replica numbers are absolute, so that carrying a step out twice is a no-op. `gain` is what each replica's move is
+    worth, $/h; 0 where it is forced or nobody wrote it down.
     """
 
     id: str
@@ -135,11 +136,12 @@ class MoveRecord:
     reason: str
     started_s: float
     deadline_s: float
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A move that ended: counts against the hourly budget and sets the cool-down."""
+    """A move that ended: counts against the hourly budget and sets the cool-down; `gain` is the record's."""
 
     id: str
     ended_s: float
@@ -147,6 +149,7 @@ class Moved:
     target: str
     replicas: int
     outcome: Literal["done", "timed-out", "cancelled", "not-followed"]
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

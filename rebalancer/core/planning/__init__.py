@@ -16,6 +16,7 @@ from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
 from rebalancer.core.planning.draft import Draft, begin, rows_of
 from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
+from rebalancer.core.planning.step import within_budgets
 from rebalancer.core.planning.terms import mean_ms, terms
 from rebalancer.core.planning.weigh import item
 from rebalancer.core.policy import Policy
@@ -57,7 +58,7 @@ def planning(
         drafts[workload] = draft
         planned[workload] = _guard(draft, _flying(draft, ground), [], ground)
     solution, items, warm = _solve(drafts, ground, memory.warm)
-    steps, step_items = _within_budgets(drafts, ground, solution, items, warm)
+    steps, step_items = within_budgets(drafts, ground, planned, solution, items, warm)
     workloads = {}
     for workload, draft in drafts.items():
         kept = planned[workload] = _changes(draft, steps, step_items[workload], planned[workload], ground)
@@ -86,7 +87,7 @@ def _kept(memory: PlanMemory, drafts: Mapping[str, Draft], ground: Ground, warm:
         network=ground.network_memory,
         recommendations={w: d.recommendations for w, d in drafts.items()},
         starts={w: d.starts for w, d in drafts.items()},
-        capacity={**memory.capacity, **{w: d.capacity for w, d in drafts.items() if math.isfinite(d.capacity)}},
+        capacity={**memory.capacity, **{w: d.learned for w, d in drafts.items() if d.learned.recent.weight}},
         warm=warm,
     )
 
@@ -138,9 +139,6 @@ def _flying(draft: Draft, ground: Ground) -> list[Action]:
     return result
 
 
-Solved = tuple[placement.Solution, dict[str, placement.Item]]
-
-
 def _solve(
     drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
 ) -> tuple[placement.Solution, dict[str, placement.Item], placement.Warm | None]:
@@ -178,46 +176,17 @@ def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
             draft.wanted, draft.suffice = replace(draft.wanted, replicas=keep, reason=reason), would_do
 
 
-def _within_budgets(
-    drafts: Mapping[str, Draft],
-    ground: Ground,
-    solution: placement.Solution,
-    items: dict[str, placement.Item],
-    warm: placement.Warm | None,
-) -> Solved:
-    """The best next step within the move budgets; the optimum itself where it is within them."""
-    limits = {}
-    for workload, draft in drafts.items():
-        found = solution.items[workload].replicas
-        additions = sum(max(0, found[c] - n) for c, n in draft.now.items())
-        exchanges = min(additions, sum(max(0, n - found[c]) for c, n in draft.now.items()))
-        left = moves.budget_left(draft.policy, draft.placements, ground.snapshot.at_s)
-        if draft.policy.gang and exchanges > left:
-            limits[workload] = 0
-            draft.refuse("move-budget", "", f"the gang moves whole: {exchanges} replicas, {left} may move now")
-        elif exchanges > max(1, left):
-            limits[workload] = max(1, left)
-    if not limits:
-        return solution, items
-    stepped = {w: replace(items[w], max_exchanges=0 if d.hold else limits.get(w)) for w, d in drafts.items()}
-    settings = ground.settings
-    # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
-    best, _ = placement.solve(
-        list(stepped.values()), *ground.free(), kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False
-    )
-    return best, stepped
-
-
 def _shortfall(draft: Draft, placed: placement.Placed) -> None:
     """Notes replicas that found no place, and the first reason of each cluster that could not take them."""
-    if placed.unplaced:
+    unplaced = placed.unplaced - draft.waits
+    if unplaced > 0:
         why = ", ".join(f"{c}: {r}" for c, r in sorted(draft.barred.items())) or "no cluster is allowed"
         reason = "residency-empty" if all(r == "residency" for r in draft.barred.values()) and draft.now.keys() <= (
             draft.barred.keys()
         ) else "no-room"  # fmt: skip
         if reason == "no-room" and draft.policy.gang:
             reason, why = "gang-does-not-fit", f"at least {draft.policy.gang} together; {why}"
-        draft.refuse(reason, "", f"{placed.unplaced} of {draft.wanted.replicas} replicas have no place ({why})")
+        draft.refuse(reason, "", f"{unplaced} of {draft.wanted.replicas} replicas have no place ({why})")
 
 
 def _refusals(draft: Draft) -> list[Refusal]:

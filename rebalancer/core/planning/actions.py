@@ -56,15 +56,30 @@ def scale(draft: Draft, target: Mapping[str, int]) -> tuple[list[Action], dict[s
         reason = "failover"
     for cluster in sorted(adds, key=lambda c: (-adds[c], c)):
         step = min(adds[cluster], growth)
+        if step and draft.now[cluster] + step < draft.policy.gang:
+            # A part of it would do nothing; what stands elsewhere goes once it is not wanted any more.
+            step = adds[cluster]
         if step:
             actions.append(_scale(draft, cluster, step, reason))
-            growth, adds[cluster] = growth - step, adds[cluster] - step
-    for cluster in sorted(cuts, key=lambda c: (c not in draft.leave, -cuts[c], c)):
-        step = min(cuts[cluster], shrink)
-        if step:
-            actions.append(_scale(draft, cluster, -step, draft.wanted.reason or "demand-down"))
-            shrink, cuts[cluster] = shrink - step, cuts[cluster] - step
-    return actions, {c: n for c, n in adds.items() if n}, {c: n for c, n in cuts.items() if n}
+            growth, adds[cluster] = max(0, growth - step), adds[cluster] - step
+    for cluster, step in _taken(draft, cuts, shrink).items():
+        actions.append(_scale(draft, cluster, -step, draft.wanted.reason or "demand-down"))
+        cuts[cluster] -= step
+    return actions, {c: n for c, n in adds.items() if n}, {c: n for c, n in cuts.items() if n > 0}
+
+
+def _taken(draft: Draft, cuts: Mapping[str, int], shrink: int) -> dict[str, int]:
+    """Where a decrease takes replicas: first those that are not ready, though their cluster should keep some of them.
+
+    The ready ones of the other clusters do their work meanwhile; the disruption budget would hold them back anyway.
+    """
+    unready = {c: max(0, draft.placements[c].wanted - draft.placements[c].ready) for c in cuts}
+    taken = dict.fromkeys(cuts, 0)
+    for most in (unready, cuts):
+        for cluster in sorted(cuts, key=lambda c: (c not in draft.leave, -most[c], c)):
+            step = min(max(0, most[cluster] - taken[cluster]), shrink)
+            taken[cluster], shrink = taken[cluster] + step, shrink - step
+    return {c: n for c, n in taken.items() if n}
 
 
 def _scale(draft: Draft, cluster: str, change: int, reason: str) -> Action:
@@ -142,9 +157,11 @@ def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int,
         return "move-budget"
     if moves.timed_out(draft.placements, best.source, best.target, now):
         return "unschedulable"
-    cooling = moves.cooling(draft.placements, best.source, best.target, now, ground.settings.moves)
-    if not best.forced and cooling:
+    each, settings = best.gain / best.replicas, ground.settings.moves
+    if not best.forced and moves.cooling(draft.placements, best.source, best.target, each, now, settings):
         return "cool-down"
+    if not best.forced and moves.unsettled(draft.placements, best.target, now):
+        return "not-settled"
     if any(best.source in (a.source, a.target) or best.target in (a.source, a.target) for a in begun):
         return "move-in-flight"
     return ""
@@ -198,6 +215,7 @@ def _begin(draft: Draft, pair: _Pair, count: int, now: float, base: Mapping[str,
         reason=pair.reason,
         started_s=now,
         deadline_s=now + draft.policy.move_timeout_s,
+        gain=0.0 if pair.forced else pair.gain / count,
     )
     text = f"{count} replica(s) {pair.source} -> {pair.target}"
     if math.isfinite(pair.before_ms) and math.isfinite(pair.after_ms):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rebalancer.core import forecast as fc
 from rebalancer.core import moves, scaling, sight, starts
+from rebalancer.core.capacity import MIN_CORES, Learned, estimate, learn
 from rebalancer.core.model import TOTAL, Demand, Effect, Forecast, Placement, Refusal, Sight, Unknown
 from rebalancer.core.planning.ahead import look
 from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
@@ -15,8 +16,6 @@ from rebalancer.core.policy import Policy
 
 UNSEEN = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown")
 """Why replicas are held because something about their cluster is not known."""
-LEARN_WEIGHT = 0.1
-"""Weight of a cycle's capacity in the learned one: noise is averaged over some ten cycles."""
 
 
 @dataclass(slots=True)
@@ -32,7 +31,9 @@ class Draft:
         barred: cluster -> reason id why nothing new goes there.
         frozen, leave, lost: clusters by fate.
         suffice: replicas that would do where a part of a decrease waits for moves in flight; else infinite.
+        learned: samples of CPU by load; empty where capacity is given.
         lead_s: how far ahead replicas that begin now are ready.
+        waits: replicas that begin in a later cycle, because a cluster begins no more in this one.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
     """
@@ -52,11 +53,13 @@ class Draft:
     leave: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     suffice: float = math.inf
+    waits: int = 0
     hold: str = ""
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
     starts: starts.Starts = ()
+    learned: Learned = Learned()
     lead_s: float = math.nan
     lines: list[str] = field(default_factory=list)
 
@@ -114,13 +117,14 @@ def _amounts(
         return
     draft.unit = demand.unit
     total_row = rows.get((draft.workload, TOTAL))
-    draft.capacity = _capacity(draft, demand, memory)
+    draft.learned = memory.capacity.get(draft.workload, Learned())
+    draft.capacity, why_unknown = _capacity(draft, demand)
     draft.demand, line = look(policy, demand, forecast, total_row, draft.lead_s, current * draft.capacity)
     draft.lines.append(line)
-    for cluster, why in demand.censored.items():
+    for cluster, why in demand.censored.items() if demand.unit == "cores" else ():
         draft.lines.append(f"demand and forecast are censored in {cluster}, so that more may be wanted: {why}")
     if not draft.capacity > 0:
-        draft.refuse("capacity-unknown")
+        draft.refuse("capacity-unknown", "", why_unknown)
         _bounds_only(draft, current)
         _hold(draft, now, current, ground)
     else:
@@ -129,7 +133,8 @@ def _amounts(
         # What is partly unknown proves no calm: the whole window has to be seen before anything is taken away.
         _hold(draft, now, max(raw, current) if demand.missing or back else raw, ground)
         draft.wanted = scaling.wanted(
-            policy, draft.demand, draft.capacity, current, draft.recommendations, now, ground.settings.scaling,
+            policy, draft.demand, draft.capacity, current, draft.recommendations, now,
+            scaling.behaviour(policy, ground.settings.scaling),
             may_decrease=not demand.missing and not back and not policy.frozen,
             why_not="demand-partial" if demand.missing else "cluster-lost" if back else "freeze",
         )  # fmt: skip
@@ -143,7 +148,8 @@ def _amounts(
 
 def _hold(draft: Draft, now: float, count: int, ground: Ground) -> None:
     """Notes what was recommended; where demand is unknown, that is what there is."""
-    draft.recommendations = scaling.remember(draft.recommendations, now, count, ground.settings.scaling)
+    settings = scaling.behaviour(draft.policy, ground.settings.scaling)
+    draft.recommendations = scaling.remember(draft.recommendations, now, count, settings)
 
 
 def _back(draft: Draft, ground: Ground) -> list[str]:
@@ -164,20 +170,32 @@ def _bounds_only(draft: Draft, current: int) -> None:
     draft.wanted = scaling.Wanted(wanted, wanted, reason)
 
 
-def _capacity(draft: Draft, demand: Demand, memory: PlanMemory) -> float:
-    """Capacity of a replica: declared, or for CPU as demand by definition, or learned from CPU per demand."""
+def _capacity(draft: Draft, demand: Demand) -> tuple[float, str]:
+    """Capacity of a replica: declared, or for CPU as demand by definition, or learned; and why it is not known."""
     policy = draft.policy
     if policy.capacity_per_replica is not None:
-        return policy.capacity_per_replica
-    request = max((p.cpu for p in draft.placements.values()), default=0.0)
+        return policy.capacity_per_replica, ""
+    usable = policy.target_utilization * max((p.cpu for p in draft.placements.values()), default=0.0)
     if demand.unit == "cores":
-        return request * policy.target_utilization if request > 0 else math.nan
-    cpu = sum(demand.cpu_cores.values()) if demand.cpu_cores else math.nan
-    seen = scaling.learned_capacity(policy, demand.total, cpu, request)
-    old = memory.capacity.get(draft.workload, math.nan)
-    if not math.isfinite(seen) or demand.missing:
-        return old
-    return seen if not math.isfinite(old) else old + LEARN_WEIGHT * (seen - old)
+        return (usable, "") if usable > 0 else (math.nan, "the pods request no CPU")
+    sample = _sample(draft, demand)
+    if sample is not None:
+        draft.learned = learn(draft.learned, *sample)
+    found = estimate(draft.learned, usable)
+    draft.lines.append(f"capacity of a replica {found.capacity:.4g} {demand.unit}: {found.told}")
+    return found.capacity, found.told
+
+
+def _sample(draft: Draft, demand: Demand) -> tuple[float, float] | None:
+    """Load and CPU of one ready replica now; None where a part of them is not seen, or CPU is capped by a limit."""
+    ready = {c: p.ready for c, p in draft.placements.items() if p.ready}
+    seen = {c for c in demand.cpu_cores if draft.scene.sight.get(c) is Sight.READY}
+    if not ready or demand.missing or demand.censored or not ready.keys() <= seen:
+        return None
+    count, cores = sum(ready.values()), sum(demand.cpu_cores.values())
+    if not (demand.total > 0 and MIN_CORES <= cores < math.inf):
+        return None
+    return demand.total / count, cores / count
 
 
 def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tuple[str, str], int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rebalancer.core import moves, network, room, sight, windows
+from rebalancer.core.capacity import Learned
 from rebalancer.core.model import Cluster, Effect, Placement, Price, Sight, Snapshot, Taint, Unknown
 from rebalancer.core.moves import MoveSettings
 from rebalancer.core.network import NetworkMemory, NetworkSettings
@@ -45,7 +46,7 @@ class PlanMemory:
         clocks: loss-of-sight clock by cluster; the one part that must survive a restart.
         network: hysteresis of links.
         recommendations: by workload; a cold one only delays decreases.
-        capacity: learned capacity by workload.
+        capacity: samples of CPU by load, by workload; a cold one takes idle CPU for the load's until it sees the line.
         warm: prices and plans of a large fleet's last cycle; a cold one only costs time.
         starts: recent starts of replicas by workload; a cold one only falls back to the default lead.
     """
@@ -53,7 +54,7 @@ class PlanMemory:
     clocks: Mapping[str, sight.Clock] = field(default_factory=dict)
     network: NetworkMemory = field(default_factory=NetworkMemory)
     recommendations: Mapping[str, Recommendations] = field(default_factory=dict)
-    capacity: Mapping[str, float] = field(default_factory=dict)
+    capacity: Mapping[str, Learned] = field(default_factory=dict)
     warm: Warm | None = None
     starts: Mapping[str, Starts] = field(default_factory=dict)
 

@@ -33,6 +33,7 @@ from rebalancer.core.moves import (
     quarantined,
     records,
     timed_out,
+    unsettled,
 )
 from rebalancer.core.policy import Policy
 from tests.unit.core.fleet import NOW, POLICY, WEB, demand, placement
@@ -235,7 +236,49 @@ def test_a_move_in_flight_takes_from_the_budget() -> None:
 )
 def test_both_ends_of_a_move_cool_down(sentence: str, source: str, target: str, cools: bool) -> None:
     places = {"eu-1": placement("eu-1", 4, moved=(moved("done", 500),))}
-    assert cooling(places, source, target, NOW, MoveSettings()) == cools, sentence
+    assert cooling(places, source, target, 1.0, NOW, MoveSettings()) == cools, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "outcome", "worth", "gain", "cools"),
+    [
+        ("worth as much", "done", 0.3, 0.3, True),
+        ("worth a little less than twice as much", "done", 0.3, 0.59, True),
+        ("worth twice as much", "done", 0.3, 0.6, False),
+        ("nobody wrote down what the move was worth", "done", 0.0, 99.0, True),
+        ("a move that did not come about", "timed-out", 0.3, 99.0, True),
+    ],
+)
+def test_a_move_undoes_another_one_at_once_only_for_twice_its_worth(
+    sentence: str, outcome: str, worth: float, gain: float, cools: bool
+) -> None:
+    past = replace(moved(outcome, 500), gain=worth)
+    places = {"eu-1": placement("eu-1", 4, moved=(past,))}
+    assert cooling(places, "us-1", "eu-1", gain, NOW, MoveSettings()) == cools, sentence
+
+
+def test_the_end_of_a_move_remembers_what_it_was_worth() -> None:
+    found = step(scene(3, 5, record=replace(RECORD, gain=0.25)), record=replace(RECORD, gain=0.25))
+    assert isinstance(found, Action)
+    assert {s.moved.gain for s in found.steps if isinstance(s, EndIntent)} == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "ready", "past", "open_"),
+    [
+        ("all are ready", 4, (("done", 500),), False),
+        ("one is not ready any more", 3, (("done", 500),), True),
+        ("nothing moved there", 3, (), False),
+        ("a move that did not come about", 3, (("timed-out", 500),), False),
+        ("that was more than an hour ago", 3, (("done", 3601),), False),
+    ],
+)
+def test_a_move_is_settled_where_its_replicas_are_ready(
+    sentence: str, ready: int, past: tuple[tuple[str, float], ...], open_: bool
+) -> None:
+    places = {"us-1": placement("us-1", 4, ready=ready, moved=tuple(moved(o, ago) for o, ago in past))}
+    assert unsettled(places, "us-1", NOW) == open_, sentence
+    assert not unsettled(places, "eu-1", NOW)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +298,9 @@ def test_repeated_failures_quarantine_a_workload(sentence: str, past: tuple[tupl
 
 def test_the_reverse_cools_down_and_traffic_that_did_not_follow_blocks_for_an_hour() -> None:
     places = {"eu-1": placement("eu-1", 4, moved=(moved("done", 500), moved("not-followed", 3000)))}
-    assert cooling(places, "us-1", "eu-1", NOW, MoveSettings())
-    assert not cooling(places, "eu-1", "us-1", NOW, MoveSettings())
-    assert not cooling(places, "us-1", "eu-1", NOW + 101, MoveSettings())
+    assert cooling(places, "us-1", "eu-1", 1.0, NOW, MoveSettings())
+    assert not cooling(places, "eu-1", "us-1", 1.0, NOW, MoveSettings())
+    assert not cooling(places, "us-1", "eu-1", 1.0, NOW + 101, MoveSettings())
     assert not_followed(places, NOW) == moved("not-followed", 3000)
     assert not_followed(places, NOW + 601) is None
 

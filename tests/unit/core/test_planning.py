@@ -291,7 +291,7 @@ def test_an_origin_that_nobody_counts_any_more_is_not_taken_for_asleep() -> None
 def test_cpu_that_hides_demand_is_told_with_its_cluster_and_why() -> None:
     origins = {"eu": 30.0}
     seen = snapshot(SETTLED, origins)
-    hidden = replace(_known(seen), censored={"eu-1": "its pods are throttled in 41% of the CPU periods"})
+    hidden = replace(_known(seen), unit="cores", censored={"eu-1": "its pods are throttled in 41% of the CPU periods"})
     lines = one(replace(seen, demand={WEB: hidden}), origins).workloads[WEB].lines
     assert any("censored in eu-1" in line and "41%" in line for line in lines)
     assert not any("censored" in line for line in one(seen, origins).workloads[WEB].lines)
@@ -463,6 +463,10 @@ REFUSED: dict[str, Case] = {
     "stabilising": Case(dict(SETTLED), LESS, memory=replace(CALM, recommendations={})),
     "large-drop": Case({"eu-1": 12, "us-1": 12, "ap-1": 12}, LESS),
     "cool-down": Case({**AWAY, "eu-1": placement("eu-1", 4, moved=ended("done", "ap-1", "eu-1", 60))}, {"ap": 36.0}),
+    "not-settled": Case(
+        {"eu-1": 4, "us-1": 0, "ap-1": placement("ap-1", 1, ready=0, moved=ended("done", "eu-1", "ap-1", 1800))},
+        {"ap": 46.0},
+    ),
     "quarantine": Case(
         {
             **AWAY,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalancer.core.policy import Policy, resolve_count
-from rebalancer.core.scaling import Recommendations, ScalingSettings, Wanted, learned_capacity, remember, wanted
+from rebalancer.core.scaling import Recommendations, ScalingSettings, Wanted, behaviour, remember, wanted
 
 SETTINGS = ScalingSettings()
 NOW = 10_000.0
@@ -92,27 +93,67 @@ def test_the_number_is_within_the_bounds_and_falls_slowly(
         assert found.replicas >= current
 
 
+@pytest.mark.parametrize(
+    ("sentence", "up_s", "past", "replicas", "reason", "held"),
+    [
+        ("no window, as an HPA: at once", 0.0, ((NOW - 60, 4), (NOW, 10)), 10, "demand-up", ()),
+        ("a spike that is new waits", 120.0, ((NOW - 60, 4), (NOW, 10)), 4, "", ("stabilising",)),
+        ("as far as was wanted all the while", 120.0, ((NOW - 60, 7), (NOW, 10)), 7, "demand-up", ("stabilising",)),
+        ("wanted for the whole window", 120.0, ((NOW - 200, 4), (NOW - 110, 10), (NOW, 10)), 10, "demand-up", ()),
+        ("a cold memory delays nothing", 120.0, ((NOW, 10),), 10, "demand-up", ()),
+        ("what was wanted less than now takes nothing away", 120.0, ((NOW - 60, 1), (NOW, 10)), 4, "",
+         ("stabilising",)),
+    ],
+)  # fmt: skip
+def test_an_increase_goes_as_far_as_demand_asked_for_over_its_window(
+    sentence: str, up_s: float, past: Recommendations, replicas: int, reason: str, held: tuple[str, ...]
+) -> None:
+    calm = behaviour(Policy("p", scale_up_stabilization_s=up_s), SETTINGS)
+    found = wanted(Policy("p"), 95.0, 10.0, 4, past, NOW, calm, may_decrease=True)
+    assert (found.replicas, found.reason, found.held) == (replicas, reason, held), sentence
+
+
+def test_below_the_minimum_nothing_waits() -> None:
+    calm = ScalingSettings(up_stabilization_s=600.0)
+    found = wanted(Policy("p", min_replicas=3), 10.0, 10.0, 1, ((NOW - 60, 1), (NOW, 1)), NOW, calm, may_decrease=True)
+    assert (found.replicas, found.reason) == (3, "below-min")
+
+
+def test_a_policy_says_its_own_stabilisation_else_the_controllers_holds() -> None:
+    assert behaviour(Policy("p"), SETTINGS) == SETTINGS
+    own = behaviour(Policy("p", scale_down_stabilization_s=60.0, scale_up_stabilization_s=30.0), SETTINGS)
+    assert (own.stabilization_s, own.up_stabilization_s) == (60.0, 30.0)
+    past = ((NOW - 100, 9), (NOW - 50, 8), (NOW, 8))
+    assert wanted(Policy("p"), 75.0, 10.0, 10, past, NOW, SETTINGS, may_decrease=True).replicas == 10
+    assert wanted(Policy("p"), 75.0, 10.0, 10, past, NOW, own, may_decrease=True).replicas == 8
+
+
+@given(st.floats(0, 600), st.integers(0, 60), pasts, st.floats(0, 900))
+def test_a_longer_window_never_grows_faster_and_never_takes_away(
+    demand: float, current: int, past: Recommendations, window_s: float
+) -> None:
+    policy = Policy("p", min_replicas=0)
+    raw = math.ceil(demand / 10.0 - 1e-9)
+
+    def replicas(up_s: float) -> int:
+        calm = replace(SETTINGS, up_stabilization_s=up_s)
+        seen = remember(past, NOW, raw, calm)
+        return wanted(policy, demand, 10.0, current, seen, NOW, calm, may_decrease=True).replicas
+
+    at_once, later = replicas(0.0), replicas(window_s)
+    assert later <= at_once
+    assert later >= min(at_once, current)
+
+
+def test_memory_keeps_the_longer_window() -> None:
+    past: Recommendations = ((0.0, 5), (100.0, 6), (500.0, 8))
+    calm = ScalingSettings(stabilization_s=60.0, up_stabilization_s=550.0)
+    assert remember(past, 600.0, 9, calm) == ((0.0, 5), (100.0, 6), (500.0, 8), (600.0, 9))
+
+
 def test_memory_keeps_the_window_and_one_entry_before_it() -> None:
     past: Recommendations = ((0.0, 5), (100.0, 6), (350.0, 7), (500.0, 8))
     assert remember(past, 600.0, 9, SETTINGS) == ((100.0, 6), (350.0, 7), (500.0, 8), (600.0, 9))
-
-
-@pytest.mark.parametrize(
-    ("demand", "cores", "asked", "capacity"),
-    [
-        (100.0, 5.0, 0.5, 7.0),
-        (math.nan, 5.0, 0.5, math.nan),
-        (100.0, math.nan, 0.5, math.nan),
-        (100.0, 0.001, 0.5, math.nan),
-        (0.0, 5.0, 0.5, math.nan),
-        (100.0, 5.0, 0.0, math.nan),
-    ],
-)
-def test_capacity_is_learned_only_where_the_data_can_say(
-    demand: float, cores: float, asked: float, capacity: float
-) -> None:
-    found = learned_capacity(Policy("p", target_utilization=0.7), demand, cores, asked)
-    assert found == pytest.approx(capacity, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,11 @@ def test_marks_come_back_and_stay_bounded() -> None:
     assert len(text) < 10_000
 
 
+def test_marks_of_an_older_version_know_no_gain() -> None:
+    old = '[{"id":"m","ended_s":1.0,"source":"a","target":"b","replicas":1,"outcome":"done"}]'
+    assert marks.read({marks.MOVED: old})[1] == (Moved("m", 1.0, "a", "b", 1, "done", gain=0.0),)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"id": 7}', "null", '{"id":"m","kind":"jump"}'])
 def test_broken_marks_are_ignored_with_a_sentence(text: str) -> None:
     move, moved, problem = marks.read({marks.MOVE: text})

@@ -1,0 +1,96 @@
+"""From the optimum to the best next step: no more moves than policies allow, no more starts than clusters bear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rebalancer.core import moves, placement
+from rebalancer.core.model import Action, SetReplicas
+from rebalancer.core.planning.draft import Draft
+from rebalancer.core.planning.ground import Ground
+
+Solved = tuple[placement.Solution, dict[str, placement.Item]]
+
+
+def within_budgets(
+    drafts: Mapping[str, Draft],
+    ground: Ground,
+    flying: Mapping[str, Iterable[Action]],
+    solution: placement.Solution,
+    items: dict[str, placement.Item],
+    warm: placement.Warm | None,
+) -> Solved:
+    """The best next step within the budgets; the optimum itself where it is within them.
+
+    Args:
+        drafts: by workload.
+        ground: common ground.
+        flying: what moves in flight do in this cycle, by workload.
+        solution: the optimum.
+        items: what the solver was given for it.
+        warm: where the solver may start from.
+    """
+    limits = _moves(drafts, ground, solution)
+    short = set(limits)
+    starts = _starts_left(ground, flying)
+    full = {c for c, left in starts.items() if sum(_more(d, solution, c) for d in drafts.values()) > left}
+    for workload, draft in drafts.items():
+        if any(_more(draft, solution, c) for c in full):
+            # A budget of what it moves anyway: the solver looks again only at what is bounded in another way.
+            limits.setdefault(workload, _exchanges(draft, solution))
+    if not limits:
+        return solution, items
+    stepped = {w: replace(items[w], max_exchanges=0 if d.hold else limits.get(w)) for w, d in drafts.items()}
+    settings = ground.settings
+    # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
+    best, _ = placement.solve(
+        list(stepped.values()), *ground.free(), starts,
+        kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False,
+    )  # fmt: skip
+    met = full | {c for c, left in starts.items() if sum(_more(d, best, c) for d in drafts.values()) >= left}
+    for workload, draft in drafts.items():
+        draft.waits = max(0, best.items[workload].unplaced - solution.items[workload].unplaced)
+        for cluster in sorted(met) if draft.waits or workload not in short else ():
+            waiting = _more(draft, solution, cluster) - _more(draft, best, cluster)
+            if waiting > 0:
+                most = ground.cluster(cluster).max_starts
+                draft.refuse("start-limit", cluster, f"{waiting} replica(s) wait: at most {most} begin in a cycle")
+    return best, stepped
+
+
+def _moves(drafts: Mapping[str, Draft], ground: Ground, solution: placement.Solution) -> dict[str, int]:
+    """Most exchanges of the workloads whose optimum is beyond their hourly budget."""
+    limits = {}
+    for workload, draft in drafts.items():
+        exchanges = _exchanges(draft, solution)
+        left = moves.budget_left(draft.policy, draft.placements, ground.snapshot.at_s)
+        if draft.policy.gang and exchanges > left:
+            limits[workload] = 0
+            draft.refuse("move-budget", "", f"the gang moves whole: {exchanges} replicas, {left} may move now")
+        elif exchanges > max(1, left):
+            limits[workload] = max(1, left)
+    return limits
+
+
+def _exchanges(draft: Draft, solution: placement.Solution) -> int:
+    """Replicas that the optimum moves: those that come, as far as others go."""
+    found = solution.items[draft.workload].replicas
+    come = sum(max(0, found[c] - n) for c, n in draft.now.items())
+    return min(come, sum(max(0, n - found[c]) for c, n in draft.now.items()))
+
+
+def _more(draft: Draft, solution: placement.Solution, cluster: str) -> int:
+    """Replicas that would begin in a cluster."""
+    return max(0, solution.items[draft.workload].replicas.get(cluster, 0) - draft.now.get(cluster, 0))
+
+
+def _starts_left(ground: Ground, flying: Mapping[str, Iterable[Action]]) -> dict[str, float]:
+    """How many replicas may still begin in this cycle, by cluster that bounds it."""
+    clusters = (state.cluster for state in ground.snapshot.clusters.values())
+    left = {c.name: float(c.max_starts) for c in clusters if c.max_starts is not None}
+    for action in (a for found in flying.values() for a in found):
+        for step in action.steps:
+            if isinstance(step, SetReplicas) and step.cluster in left:
+                left[step.cluster] -= max(0, step.replicas - step.expected)
+    return {c: max(0.0, n) for c, n in left.items()}
