@@ -28,6 +28,7 @@ class DemandSpec(Model):
     origin_label: str = Field(default="", pattern=r"^([a-zA-Z_][a-zA-Z0-9_]*)?$")
     origin: Literal["entryCluster"] | None = None
     origin_shares: dict[str, float] = Field(default_factory=dict)
+    response_kib: float = Field(default=0.0, ge=0, le=1 << 30, description="Mean size of an answer; 0 costs no egress.")
 
     @field_validator("query")
     @classmethod
@@ -43,6 +44,8 @@ class DemandSpec(Model):
     def _one_origin(self) -> DemandSpec:
         if sum(map(bool, (self.origin_label, self.origin, self.origin_shares))) > 1:
             raise ValueError("set one of originLabel, origin or originShares")
+        if self.response_kib and not self.query:
+            raise ValueError("responseKib needs demand.query: of the pods' CPU nobody knows how many answers it gave")
         if self.origin_label and not self.query:
             raise ValueError("originLabel needs demand.query: the pods' CPU carries no origin")
         below = [region for region, share in self.origin_shares.items() if not share >= 0]

@@ -37,6 +37,7 @@ class PriceSpec(Model):
 
     cpu_core_hour: float | None = Field(default=None, ge=0)
     memory_gib_hour: float | None = Field(default=None, ge=0)
+    egress_gib: float | None = Field(default=None, ge=0)
     windows: list[PriceWindowSpec] = Field(default_factory=list, max_length=50)
 
 
@@ -122,7 +123,7 @@ class MemberCluster(Model):
             zone=spec.zone,
             provider=spec.provider,
             labels=dict(spec.labels),
-            price=model.Price(spec.price.cpu_core_hour, spec.price.memory_gib_hour),
+            price=model.Price(spec.price.cpu_core_hour, spec.price.memory_gib_hour, spec.price.egress_gib),
             price_windows=tuple(model.PriceWindow(w.window(), w.factor) for w in spec.price.windows),
             reserve_ratio=spec.capacity.reserve,
             elastic=spec.capacity.resolve(),

@@ -290,7 +290,7 @@ class SchedulingPolicy(Model):
             weights=s.strategy.resolve(),
             demand=core.DemandSpec(
                 s.demand.query, s.demand.workload_label, s.demand.origin_label,
-                s.demand.origin == "entryCluster", dict(s.demand.origin_shares),
+                s.demand.origin == "entryCluster", dict(s.demand.origin_shares), s.demand.response_kib,
             ),
             capacity_per_replica=s.capacity_per_replica,
             target_utilization=s.target_utilization,

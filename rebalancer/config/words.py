@@ -12,8 +12,7 @@ from rebalancer.config.documents import Document
 
 PLANNED: Mapping[str, frozenset[str]] = {
     "MemberCluster": frozenset({
-        "spec.connection.pull", "spec.price.egressGib", "spec.edge",
-        "spec.probe",
+        "spec.connection.pull", "spec.edge", "spec.probe",
     }),
     "SchedulingPolicy": frozenset({
         "spec.nodeSelector", "spec.affinity", "spec.data.fromVolumes",

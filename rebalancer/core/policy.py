@@ -86,6 +86,7 @@ class DemandSpec:
         origin_label: label that carries the origin region; empty if there is none.
         entry_cluster: users reach the nearest cluster first, so the counting cluster's region is the origin.
         origin_shares: declared shares by region, summing to 1; empty if not declared.
+        response_kib: mean size of an answer in KiB, which leaves the cluster; 0 where egress plays no part.
     """
 
     query: str = ""
@@ -93,6 +94,7 @@ class DemandSpec:
     origin_label: str = ""
     entry_cluster: bool = False
     origin_shares: Mapping[str, float] = field(default_factory=dict)
+    response_kib: float = 0.0
 
     @property
     def origin_known(self) -> bool:

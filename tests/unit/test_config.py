@@ -377,6 +377,11 @@ GOLDEN: dict[str, tuple[str, str]] = {
         CLUSTER + "---\n" + POLICY + "  residency: {regions: [eu, eur]}\n",
         "fleet.yaml:14: no MemberCluster stands in the region 'eur'; did you mean eu?",
     ),
+    "the size of answers that nobody counts": (
+        POLICY + "  demand: {responseKib: 12}\n",
+        "fleet.yaml:7: spec.demand: responseKib needs demand.query: of the pods' CPU nobody knows how many answers it "
+        "gave",
+    ),
     "a negative share": (
         POLICY + "  demand: {originShares: {eu: -1, us: 2}}\n",
         "fleet.yaml:7: spec.demand: originShares of eu must not be below 0",

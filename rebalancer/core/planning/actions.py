@@ -193,7 +193,8 @@ def _reason(draft: Draft, saved: Mapping[str, float]) -> str:
     """Names the term that gains most."""
     if draft.policy.strategy == "Weighted":
         return "better-weighted"
-    best = max(("latency", "cost", "spread"), key=lambda k: saved[k])
+    gains = {"latency": saved["latency"], "cost": saved["cost"] + saved["egress"], "spread": saved["spread"]}
+    best = max(gains, key=lambda k: gains[k])
     if draft.policy.strategy == "DataLocality":
         return "closer-to-data"
     return {"latency": "closer-to-users", "cost": "cheaper", "spread": "spread"}[best]

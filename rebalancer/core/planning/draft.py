@@ -36,6 +36,7 @@ class Draft:
         waits: replicas that begin in a later cycle, because a cluster begins no more in this one.
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
+        egress: cluster -> weighted $/h for what leaves it when a replica's worth of demand is served there.
     """
 
     workload: str
@@ -56,6 +57,7 @@ class Draft:
     waits: int = 0
     hold: str = ""
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
+    egress: dict[str, float] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
     starts: starts.Starts = ()

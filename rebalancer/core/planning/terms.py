@@ -28,16 +28,22 @@ def terms(item: Item, draft: Draft, placed: Placed) -> dict[str, float]:
         placed: replicas and traffic.
 
     Returns:
-        latency (with the distance to the data), cost (with data paid per replica), spread (with what is missed of
-        the policy's bounds), unserved.
+        latency (with the distance to the data), cost (with data paid per replica), egress, spread (with what is missed
+        of the policy's bounds), unserved.
     """
     latency = sum(item.serve.get(k, 0.0) * v for k, v in placed.traffic.items())
     cost = sum(item.run.get(c, 0.0) * n for c, n in placed.replicas.items())
+    if draft.origins:
+        egress = sum(draft.egress.get(c, 0.0) * v for (_, c), v in placed.traffic.items())
+        latency -= egress
+    else:
+        egress = sum(draft.egress.get(c, 0.0) * n for c, n in placed.replicas.items())
+        cost -= egress
     peak = max(placed.replicas.values(), default=0)
     spread = draft.policy.weights.spread * SPREAD_DOLLARS * len(item.clusters) * peak
     spread += SHORTFALL_DOLLARS * shortfall(item, placed.replicas)
     unserved = UNSERVED_DOLLARS * max(0.0, placed.unserved - 1e-6)
-    return {"latency": latency, "cost": cost, "spread": spread, "unserved": unserved}
+    return {"latency": latency, "cost": cost, "egress": egress, "spread": spread, "unserved": unserved}
 
 
 def mean_ms(draft: Draft, traffic: Mapping[tuple[str, str], float]) -> float:

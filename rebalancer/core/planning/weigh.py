@@ -31,6 +31,7 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
         if here == 0:
             draft.barred.setdefault(cluster, "no-room")
     exchanges = 0 if draft.hold else max_exchanges
+    draft.egress = _egress(draft, ground)
     return Item(
         workload=draft.workload,
         replicas=draft.wanted.replicas,
@@ -61,13 +62,13 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
 
 
 def _serve(draft: Draft, ground: Ground) -> dict[tuple[str, str], float]:
-    """Dollars per replica equivalent and hour for each origin and cluster: latency, calls, and distance to the data."""
+    """Dollars per replica equivalent and hour by origin and cluster: latency, calls, distance to the data, egress."""
     weights = draft.policy.weights
     serve = {}
     for (origin, cluster), ms in draft.distance.items():
         serve[origin, cluster] = weights.latency * LATENCY_DOLLARS * ms
     for cluster in draft.now if draft.origins else ():
-        beside = _beside(draft, ground, cluster)
+        beside = _beside(draft, ground, cluster) + draft.egress.get(cluster, 0.0)
         for origin in draft.origins:
             if (origin, cluster) in serve:
                 serve[origin, cluster] += beside
@@ -81,6 +82,17 @@ def _beside(draft: Draft, ground: Ground, cluster: str) -> float:
     return LATENCY_DOLLARS * (weights.data * (data_ms or 0.0) + weights.latency * (calls_ms or 0.0))
 
 
+def _egress(draft: Draft, ground: Ground) -> dict[str, float]:
+    """Dollars per replica equivalent and hour for what leaves each cluster, weighted; unknown prices as in `_run`."""
+    size_kib = draft.policy.demand.response_kib
+    if not (size_kib > 0 and draft.capacity > 0):
+        return {}
+    gib_h = draft.capacity * 3600.0 * size_kib * 1024 / GIB
+    prices = {c: price for c in draft.now if (price := ground.prices[c].egress_gib) is not None}
+    typical = sum(prices.values()) / len(prices) if prices else 0.0
+    return {c: draft.policy.weights.cost * gib_h * prices.get(c, typical) for c in draft.now}
+
+
 def _run(draft: Draft, ground: Ground, cpu: float, memory: float) -> dict[str, float]:
     """Dollars per replica and hour, weighted; an unknown price counts as the mean of the known: it decides nothing."""
     prices = {}
@@ -91,6 +103,6 @@ def _run(draft: Draft, ground: Ground, cpu: float, memory: float) -> dict[str, f
     typical = sum(prices.values()) / len(prices) if prices else 0.0
     run = {c: draft.policy.weights.cost * prices.get(c, typical) for c in draft.now}
     for cluster in draft.now if not draft.origins else ():
-        # Without origins these distances are paid per replica, so that they count with an unknown origin too.
-        run[cluster] += _beside(draft, ground, cluster)
+        # Without origins these are paid per replica, so that they count with an unknown origin too.
+        run[cluster] += _beside(draft, ground, cluster) + draft.egress.get(cluster, 0.0)
     return run

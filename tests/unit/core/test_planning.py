@@ -75,6 +75,34 @@ def ended(outcome: str, source: str, target: str, ago_s: float, replicas: int = 
 # --- what it does
 
 
+@pytest.mark.parametrize(
+    ("egress", "target"),
+    [
+        pytest.param({"eu-1": 0.12, "us-1": 0.02, "ap-1": 0.09}, "us-1", id="answers leave where that is cheapest"),
+        pytest.param({"eu-1": 0.12, "us-1": 0.02}, "us-1", id="a price that is not known counts as the mean"),
+        pytest.param({}, "", id="without any price egress decides nothing"),
+    ],
+)
+def test_what_answers_weigh_has_its_price(egress: dict[str, float], target: str) -> None:
+    demand = DemandSpec(query="requests_total", origin_label="origin", response_kib=512)
+    policy = replace(POLICY, strategy="CostOptimized", weights=Weights(cost=1.0), demand=demand)
+    states = {}
+    for name in REGIONS:
+        state = cluster_state(name)
+        price = Price(0.04, 0.005, egress.get(name))
+        states[name] = replace(state, cluster=replace(state.cluster, price=price))
+    origins = {"eu": 40.0}
+    found, _ = plan(snapshot({"eu-1": 6, "us-1": 0, "ap-1": 0}, origins, states=states), origins, policy)
+    item = found.workloads[WEB]
+    moves = [a for a in found.actions if a.kind in ("migrate", "drift")]
+    assert [(a.target, a.reason) for a in moves] == ([(target, "cheaper")] if target else [])
+    assert (item.terms_now["egress"] > 0) is bool(egress)
+    for action in moves:
+        assert action.why is not None
+        assert action.why.terms["egress"] > 0
+        assert action.why.terms["latency"] == pytest.approx(0.0)
+
+
 def test_a_fleet_that_stands_right_is_left_alone() -> None:
     found = one(snapshot(SETTLED, EVERYWHERE), EVERYWHERE)
     assert found.actions == ()
