@@ -11,7 +11,7 @@ import numpy as np
 
 from rebalancer.adapters.telemetry import check, counters, cpu, promql, throughput
 from rebalancer.adapters.telemetry.backend import Backend, Counts, backends
-from rebalancer.adapters.telemetry.demand import CORES, NEXT_CYCLE, Ask, Found, Source, asks_of
+from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, Ask, Found, Source, asks_of
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
@@ -112,7 +112,7 @@ class MetricsTelemetry:
         values = np.array([rows[key][2] for key in keys]).reshape(len(keys), grid.slots)
         latest = np.array([rows[key][1] for key in keys], dtype=np.float64)
         used = {key: cores for part in parts for key, cores in part.cpu.items()}
-        hidden = {k: why for part in parts for k, why in part.censored.items() if units.get(k[0]) == CORES}
+        hidden = {key: why for part in parts for key, why in part.censored.items()}
         problems = dict.fromkeys(problem for part in parts for problem in part.problems)
         problems |= dict.fromkeys(filter(None, (_nowhere(ask, parts) for ask in asks)))
         return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden)
