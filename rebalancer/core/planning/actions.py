@@ -216,7 +216,7 @@ def _begin(draft: Draft, pair: _Pair, count: int, now: float, base: Mapping[str,
         reason=pair.reason,
         started_s=now,
         deadline_s=now + draft.policy.move_timeout_s,
-        gain=0.0 if pair.forced else pair.gain / count,
+        gain=0.0 if pair.forced else round(pair.gain / count, 6),
     )
     text = f"{count} replica(s) {pair.source} -> {pair.target}"
     if math.isfinite(pair.before_ms) and math.isfinite(pair.after_ms):
