@@ -128,7 +128,9 @@ def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
     ways, ways_before = problem.distance[problem.origin], before.distance[before.origin]
     result |= (~np.isclose(ways, ways_before, rtol=1e-2)).any(axis=(1, 2))
     plan = warm.plan[old]
-    result |= ((plan - problem.now > problem.add) & (plan > problem.now)).any(axis=1)
+    added = np.maximum(plan - problem.now, 0)
+    result |= ((added > problem.add) & (added > 0)).any(axis=1)
+    result |= (added[:, added.sum(axis=0) > problem.capacity[2]] > 0).any(axis=1)
     return np.asarray(result | (warm.out[old] > 0), np.bool_)
 
 

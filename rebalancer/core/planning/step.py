@@ -37,7 +37,7 @@ def within_budgets(
     full = {c for c, left in starts.items() if sum(_more(d, solution, c) for d in drafts.values()) > left}
     for workload, draft in drafts.items():
         if any(_more(draft, solution, c) for c in full):
-            # A budget of what it moves anyway: the solver looks again only at what is bounded in another way.
+            # It looks for another place, but moves no more than it would have.
             limits.setdefault(workload, _exchanges(draft, solution))
     if not limits:
         return solution, items

@@ -21,8 +21,9 @@ CPU = replace(POLICY, demand=DemandSpec(), strategy="CostOptimized", max_moves_p
 
 
 def many(
-    workloads: Mapping[str, Mapping[str, int]], wanted: Mapping[str, int], states: Mapping[str, ClusterState]
-) -> Plan:
+    workloads: Mapping[str, Mapping[str, int]], wanted: Mapping[str, int], states: Mapping[str, ClusterState],
+    *, kernels: bool = False,
+) -> Plan:  # fmt: skip
     """Plans workloads of one core each; `wanted` replicas by demand of one unit each."""
     base = snapshot(dict.fromkeys(states, 0), {}, states=states)
     policy = replace(CPU, capacity_per_replica=1.0)
@@ -38,7 +39,7 @@ def many(
     forecast = Forecast(NOW, np.array([300.0, 600.0]), np.array(DEFAULT_QUANTILES), keys, bands, (True,) * len(keys),
                         np.zeros(len(keys)), ("mixture",) * len(keys))  # fmt: skip
     memory = replace(CALM, recommendations=dict.fromkeys(workloads, ((NOW - 700, 1), (NOW - 200, 1))))
-    return planning(seen, forecast, {"shop/web": policy}, memory, PlanSettings())[0]
+    return planning(seen, forecast, {"shop/web": policy}, memory, PlanSettings(kernels=kernels))[0]
 
 
 def started(found: Plan) -> dict[str, int]:

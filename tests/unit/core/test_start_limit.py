@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalancer.core.model import ClusterState, MoveRecord, Plan
+from rebalancer.core.placement import compile_kernels
 from tests.unit.core.fleet import NOW, POLICY, REGIONS, WEB, cluster_state, placement
 from tests.unit.core.scenes import many, one, room, started
 
@@ -41,6 +42,21 @@ def test_no_cycle_begins_more_and_a_few_begin_all(wanted: list[int], standing: i
         here = {w: dict(p.planned) for w, p in found.workloads.items()}
         if not found.actions:
             break
+    assert {w: sum(p.values()) for w, p in here.items()} == asked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # The first run on a machine compiles the kernels, which takes a minute or two.
+def test_it_holds_in_a_fleet_that_is_solved_by_prices() -> None:
+    compile_kernels()
+    states = bounded(room(eu_1=300.0, us_1=300.0, ap_1=300.0), eu_1=40, us_1=25, ap_1=30)
+    asked = {f"w{i:03d}": i % 7 for i in range(130)}
+    here: dict[str, dict[str, int]] = {w: {} for w in asked}
+    for _ in range(6):
+        found = many(here, asked, states, kernels=True)
+        begun = started(found)
+        assert all(begun.get(c, 0) <= most for c, most in (("eu-1", 40), ("us-1", 25), ("ap-1", 30)))
+        here = {w: dict(p.planned) for w, p in found.workloads.items()}
     assert {w: sum(p.values()) for w, p in here.items()} == asked
 
 
