@@ -361,7 +361,7 @@ def solve_all(
     if price is None or dual:
         price, near = iterate_prices(problem, price, seed)
     else:
-        near = near_of(problem, price)
+        near = near_of(problem, price, left=problem.capacity - problem.use(problem.now))
     # Starting and stopping are dearer by the same factor, so growth is decided as ever.
     asked = replace(problem, start=problem.start * reluctance, stop=problem.stop * reluctance)
     search = _Search(asked, near, price, seed)
