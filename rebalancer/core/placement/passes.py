@@ -267,7 +267,7 @@ def push_in(
             here = min(s.x[k - 1], s.high[j] - s.x[j])
             if here < 1 or jobs.cpu[w] * here > 0.25 * size[0, s.cluster[j]]:
                 continue
-            if jobs.gang[w] > 0 and here < s.x[k - 1]:
+            if jobs.gang[w] > 0 and (here < s.x[k - 1] or s.x[j] + here < jobs.replicas[w]):
                 continue
             s.x[j] += here
             s.x[k - 1] -= here
