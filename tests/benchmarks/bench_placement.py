@@ -22,7 +22,7 @@ from rebalancer.core.placement import prices
 from rebalancer.core.placement.audit import audit
 from rebalancer.core.placement.duality import bound as lagrangian
 from rebalancer.core.placement.duality import constant, sizes, usual
-from rebalancer.core.placement.exact import CLOSE_GAP
+from rebalancer.core.placement.exact import CLOSE_GAP, CLOSE_NODES
 from rebalancer.core.placement.fleet import Warm
 from rebalancer.core.placement.fleet import _solve as plan_next
 from rebalancer.core.placement.nearby import near_of
@@ -179,7 +179,7 @@ def measure_small(seeds: int) -> bool:
     for seed in range(seeds):
         fleet = make("8x50", seed)
         begun = time.process_time()
-        found = audit(fleet, whole=True, gap=CLOSE_GAP)
+        found = audit(fleet, whole=True, gap=CLOSE_GAP, nodes=CLOSE_NODES)
         seconds.append(time.process_time() - begun)
         gaps.append(100 * (found.value - found.bound) / found.bound)
     return all([line("placement_8x50_exact_gap_max", max(gaps), "%", 0.1),
