@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from rebalancer.core.placement import prices
+from rebalancer.core.placement.duality import constant
 from rebalancer.core.placement.nearby import jobs_of, near_of, owner_of, sites_of
 from rebalancer.core.placement.passes import values
 from rebalancer.core.placement.problem import Floats, Problem, Small
@@ -32,7 +33,7 @@ def cost_of(problem: Problem, plan: Small) -> float:
     leaving = 1.0 if problem.leaving else 0.0
     free = np.zeros(problem.capacity.shape)
     values(jobs_of(problem), near, sites_of(problem), free, leaving, x, out, value)
-    return float(value.sum() + prices.constant(problem).sum())
+    return float(value.sum() + constant(problem).sum())
 
 
 def _placed_part(problem: Problem, plan: Small) -> Problem:

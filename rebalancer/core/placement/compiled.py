@@ -26,11 +26,24 @@ EPS = 1e-9
 
 def compiled(function: _F) -> _F:
     """Compiles a kernel at its first call; the machine code is kept for the next process where there is a place."""
+    return _compiled(function)
+
+
+def inner(function: _F) -> _F:
+    """Compiles a kernel that only kernels call and that makes no arrays.
+
+    Without counts of references: some thirty arrays are handed on at each call, and counting them, which is atomic,
+    took a third of the time.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def _compiled(function: _F, **options: Any) -> _F:
     try:
-        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+        return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function))
     except RuntimeError:
         # Neither NUMBA_CACHE_DIR, nor the package's own directory, nor the user's cache can be written.
-        return cast(_F, numba.njit(nogil=True)(function))
+        return cast(_F, numba.njit(nogil=True, error_model="numpy", **options)(function))
 
 
 class Jobs(NamedTuple):

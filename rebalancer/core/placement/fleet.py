@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +14,13 @@ from rebalancer.core.placement.exact import SMALL_FLEET, solve_exactly
 from rebalancer.core.placement.items import Item, Shadow, Solution
 from rebalancer.core.placement.problem import Floats, Ints, Problem, Small
 
+if TYPE_CHECKING:
+    from rebalancer.core.placement.prices import Solved
+
 CHANGED_RATIO = 0.25
 """From this share of changed workloads on, everything is planned anew."""
+DRIFT = 0.003
+"""So much further from the bound than the last plan of all, as a ratio, everything is planned anew as well."""
 SAME_DEMAND = 0.05
 """Demand this close to what it was planned for, as a share of its replicas, counts as the same: noise moves nothing."""
 
@@ -28,6 +34,7 @@ class Warm:
         problem, plan, out: what was asked and answered; demand is what each workload was last planned for.
         price: (3, C) prices of room.
         cost, least: (W,) $/h of each plan, and the least at the prices.
+        gap_ratio: how far the last plan of all workloads was above the bound.
     """
 
     workloads: tuple[str, ...]
@@ -38,6 +45,7 @@ class Warm:
     price: Floats
     cost: Floats
     least: Floats
+    gap_ratio: float
 
 
 def solve(
@@ -84,29 +92,57 @@ def _solve(
     refine: bool = True,
 ) -> Warm:  # fmt: skip
     # Imports numba, which a small fleet never needs.
-    from rebalancer.core.placement.prices import solve_all, solve_some
+    from rebalancer.core.placement.prices import DRIFTED, solve_all
 
     if warm is None or warm.clusters != clusters:
-        found = solve_all(problem, seed=seed)
-        return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
+        return _of_all(problem, names, clusters, solve_all(problem, seed=seed))
     changed = changes(problem, names, warm)
-    if changed.mean() > CHANGED_RATIO:
-        found = solve_all(problem, price=warm.price, start=problem.now, seed=seed, dual=refine)
-        return Warm(names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least)
+    many = changed.mean() > CHANGED_RATIO
+    if not many:
+        some = _some(problem, names, warm, changed, seed)
+        if gap_of(some) <= warm.gap_ratio + DRIFT:
+            return some
+    found = solve_all(
+        problem, price=warm.price, start=problem.now, seed=seed, dual=refine, reluctance=1.0 if many else DRIFTED
+    )
+    return _of_all(problem, names, clusters, found)
+
+
+def _of_all(problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...], found: Solved) -> Warm:
+    return Warm(
+        names, clusters, problem, found.plan, found.out, found.price, found.cost, found.least, max(0.0, found.gap_ratio)
+    )
+
+
+def _some(problem: Problem, names: tuple[str, ...], warm: Warm, changed: np.ndarray, seed: int) -> Warm:
+    """Plans what changed, and as many others who can make room for it; the rest keeps its plan."""
+    from rebalancer.core.placement.prices import solve_some, who_makes_room
+
     row = {name: i for i, name in enumerate(warm.workloads)}
     old = np.array([row.get(name, 0) for name in names])
     plan, out = warm.plan[old], warm.out[old]
     cost, least = warm.cost[old], warm.least[old]
     active = np.flatnonzero(changed)
     if len(active):
+        active = who_makes_room(problem, active, plan, warm.price, len(active))
         found = solve_some(problem, active, plan, warm.price, seed)
         plan[active], out[active] = found.plan, found.out
         cost[active], least[active] = found.cost, found.least
-    if len(active) < len(names):
-        # What was not planned again is compared with what it was planned for, or slow growth would never be seen.
-        demand = np.where(changed[:, None], problem.demand, warm.problem.demand[old])
-        problem = replace(problem, demand=demand)
-    return Warm(names, clusters, problem, plan, out, warm.price, cost, least)
+    # What was not planned again is compared with what it was planned for, or slow growth would never be seen.
+    demand = problem.demand.copy()
+    same = np.setdiff1d(np.arange(len(names)), active)
+    demand[same] = warm.problem.demand[old[same]]
+    problem = replace(problem, demand=demand)
+    return Warm(names, warm.clusters, problem, plan, out, warm.price, cost, least, warm.gap_ratio)
+
+
+def gap_of(found: Warm) -> float:
+    """How far the plan is above the bound at its prices, as a ratio."""
+    # Imports numba, see above.
+    from rebalancer.core.placement.duality import dual_value
+
+    bound = dual_value(found.problem, found.price, found.least)
+    return (float(found.cost.sum()) - bound) / max(abs(bound), 1e-9)
 
 
 def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
@@ -121,7 +157,8 @@ def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
     loose = ("demand", "origin", "distance", "site", "site_row", "region", "spot", "capacity", "leaving", "add")
     for name in (f.name for f in fields(problem) if f.name not in loose):
         mine, theirs = getattr(problem, name), getattr(before, name)
-        differs = ~np.isclose(mine, theirs, rtol=1e-6, atol=1e-9)
+        whole = np.issubdtype(mine.dtype, np.integer)
+        differs = mine != theirs if whole else ~np.isclose(mine, theirs, rtol=1e-6, atol=1e-9)
         result |= differs.reshape(len(names), -1).any(axis=1)
     slack = SAME_DEMAND * np.maximum(problem.replicas, 1)
     result |= np.abs(problem.demand - before.demand).max(axis=1) > slack
@@ -136,7 +173,7 @@ def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
 
 def _solution(ordered: Sequence[Item], found: Warm) -> Solution:
     # Imports numba, see above.
-    from rebalancer.core.placement.prices import dual_value
+    from rebalancer.core.placement.duality import dual_value
 
     cost = float(found.cost.sum())
     bound = dual_value(found.problem, found.price, found.least)

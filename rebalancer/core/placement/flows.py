@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rebalancer.core.placement.compiled import BIG, EPS, Scratch, compiled
+from rebalancer.core.placement.compiled import BIG, EPS, Scratch, inner
 
 TINY = 1e-12
 STAY, ADD, NOWHERE = -1, -2, -3
 ROUNDS, PATHS = 40, 400
 
 
-@compiled
+@inner
 def _reach(k: int, n: int, s: Scratch) -> None:
     """Shortest ways from open replicas to every origin, where served demand may be moved to another cluster."""
     for j in range(k):
@@ -42,7 +42,7 @@ def _reach(k: int, n: int, s: Scratch) -> None:
                         s.via_at[j] = r
 
 
-@compiled
+@inner
 def _carry(end: int, steps: int, most: float, s: Scratch) -> float:
     """Walks the way of `_reach` back from origin `end` and pushes `most`; returns what the way can carry."""
     amount, r = float(s.need[end]), end
@@ -60,7 +60,7 @@ def _carry(end: int, steps: int, most: float, s: Scratch) -> float:
     return amount
 
 
-@compiled
+@inner
 def transport(k: int, n: int, s: Scratch) -> float:
     """Serves `s.demand` by the replicas `s.x` as cheaply as can be.
 
@@ -97,7 +97,7 @@ def transport(k: int, n: int, s: Scratch) -> float:
     return cost
 
 
-@compiled
+@inner
 def _potentials(k: int, n: int, s: Scratch) -> None:
     """Shortest ways over clusters in use, with served demand as ways back."""
     for j in range(k):
@@ -120,7 +120,7 @@ def _potentials(k: int, n: int, s: Scratch) -> None:
             return
 
 
-@compiled
+@inner
 def slopes(k: int, n: int, s: Scratch) -> None:
     """Subgradient of `transport` in x, into `s.slope`.
 
@@ -139,7 +139,7 @@ def slopes(k: int, n: int, s: Scratch) -> None:
             s.slope[j] = -gain
 
 
-@compiled
+@inner
 def _start_labels(k: int, n: int, left: float, s: Scratch) -> None:
     """Labels of clusters that replicas can still reach directly."""
     for j in range(k):
@@ -157,7 +157,7 @@ def _start_labels(k: int, n: int, left: float, s: Scratch) -> None:
         s.via_of[r] = -1
 
 
-@compiled
+@inner
 def _label(k: int, n: int, left: float, s: Scratch) -> int:
     """Shortest ways from staying and added replicas to every origin; returns who gives the budget back, -1 if free."""
     _start_labels(k, n, left, s)
@@ -192,7 +192,7 @@ def _label(k: int, n: int, left: float, s: Scratch) -> int:
     return giver
 
 
-@compiled
+@inner
 def _push(end: int, giver: int, left: float, most: float, steps: int, s: Scratch) -> float:
     """Walks the way back from origin `end`: at most == 0 it only measures, else it pushes `most`.
 
@@ -230,7 +230,7 @@ def _push(end: int, giver: int, left: float, most: float, steps: int, s: Scratch
     return 0.0
 
 
-@compiled
+@inner
 def relaxed(k: int, n: int, s: Scratch) -> float:
     """The cheapest fractional plan of one workload at the prices on the table.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from rebalancer.core.placement.compiled import B1, BIG, F32, F64, I32, I64, Jobs, Near, Sites, compiled
+from rebalancer.core.placement.compiled import B1, BIG, F32, F64, I32, I64, Jobs, Near, Sites, compiled, inner
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, Ints, Problem
 
 CHOICES = 10
 """Beside those with replicas; 16 of 20 clusters took twice the time and came out no cheaper (bench-placement)."""
+FULL = 1e9
+"""Ranks a cluster without room behind all that have some; above every cost, and small enough to keep their order."""
 
 
-@compiled
+@inner
 def serve(w: int, o: int, c: int, origin: I64, distance: F64, reach: F64, row: I64, site: F64, weight: F64) -> float:
     """$/h of serving one replica equivalent of origin o from cluster c; o < 0 leaves the way from the users out."""
     cost = reach[w] * distance[origin[w, o], c] if o >= 0 else 0.0
@@ -40,13 +42,17 @@ def count(now: I32, add: I32, state: np.ndarray, most: int) -> I64:
 @compiled
 def choose(
     first: I64, now: I32, add: I32, state: np.ndarray, run: F32, demand: F64, origin: I64, distance: F64, reach: F64,
-    row: I64, site: F64, weight: F64, cpu: F64, memory: F64, price: F64, cluster: I32,
+    row: I64, site: F64, weight: F64, cpu: F64, memory: F64, price: F64, left: F64, cluster: I32,
 ) -> None:  # fmt: skip
-    """Fills the lists: clusters with replicas, then round robin the best of each origin and the best of all."""
+    """Fills the lists: clusters with replicas, then round robin the best of each origin and the best of all.
+
+    In the second half those come first that have room for a replica now, whatever the prices say of it: where most
+    others stay as they are, the best clusters may all be full, and a replica more would drive others out.
+    """
     workloads, clusters = now.shape
     origins = demand.shape[1]
     own = np.empty((origins + 1, clusters))
-    used = np.empty(clusters, np.bool_)
+    used, fits = np.empty(clusters, np.bool_), np.empty(clusters, np.bool_)
     for w in range(workloads):
         e, end = first[w], first[w + 1]
         total = max(np.sum(demand[w]), 1e-12)
@@ -62,7 +68,8 @@ def choose(
                 way = reach[w] * distance[origin[w, o], c]
                 own[o, c] = base + way
                 own[origins, c] += way * demand[w, o] / total
-        turn = 0
+            fits[c] = left[0, c] >= cpu[w] and left[1, c] >= memory[w] and left[2, c] >= 1
+        turn, half = 0, (e + end) // 2
         while e < end:
             o = turn % (origins + 1)
             turn += 1
@@ -70,8 +77,9 @@ def choose(
                 continue
             best, least = -1, BIG
             for c in range(clusters):
-                if not used[c] and add[w, c] > 0 and own[o, c] < least:
-                    best, least = c, own[o, c]
+                cost = own[o, c] + (FULL if e >= half and not fits[c] else 0.0)
+                if not used[c] and add[w, c] > 0 and cost < least:
+                    best, least = c, cost
             cluster[e] = best
             used[best] = True
             e += 1
@@ -150,20 +158,22 @@ def sites_of(problem: Problem) -> Sites:
     return Sites(problem.region, problem.spot)
 
 
-def near_of(problem: Problem, price: F64, most: int = CHOICES) -> Near:
+def near_of(problem: Problem, price: F64, most: int = CHOICES, *, left: F64 | None = None) -> Near:
     """The clusters to choose from at given prices.
 
     Args:
         problem: the fleet.
         price: (3, C).
         most: how many, those with replicas included where they are fewer.
+        left: (3, C) what is free where everything stays as it is; None where prices alone decide.
     """
     p = problem
+    free = np.full(price.shape, BIG) if left is None else left
     first = count(p.now, p.add, p.state, most)
     cluster = np.empty(first[-1], np.int32)
     choose(
         first, p.now, p.add, p.state, p.run, p.demand, p.origin, p.distance, p.reach, p.site_row, p.site,
-        p.site_weight, p.cpu, p.memory, price, cluster,
+        p.site_weight, p.cpu, p.memory, price, free, cluster,
     )  # fmt: skip
     n, origins = len(cluster), p.demand.shape[1]
     run, ways, stay = np.empty(n, np.float32), np.empty((n, origins), np.float32), np.empty(n, np.int32)

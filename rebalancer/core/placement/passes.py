@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rebalancer.core.placement.compiled import BIG, F64, I64, Jobs, Near, Scratch, Sites, compiled, scratch
+from rebalancer.core.placement.compiled import BIG, F64, I64, Jobs, Near, Scratch, Sites, compiled, inner, scratch
 from rebalancer.core.placement.flows import relaxed
 from rebalancer.core.placement.items import SHORTFALL_DOLLARS
 from rebalancer.core.placement.whole import descend, fit, from_scratch, gang, load, standing, tighten
@@ -19,7 +19,7 @@ WARM_REPLICAS = 8
 EXCHANGES = 12
 
 
-@compiled
+@inner
 def widest(near: Near) -> int:
     """Most clusters that one workload chooses from."""
     most = 1
@@ -28,7 +28,7 @@ def widest(near: Near) -> int:
     return most
 
 
-@compiled
+@inner
 def take(w: int, sign: float, jobs: Jobs, near: Near, x: I64, leaving: float, left: F64) -> None:
     """Gives (sign 1) what workload w uses back to `left`, or takes it (sign -1)."""
     for e in range(near.first[w], near.first[w + 1]):
@@ -42,7 +42,7 @@ def take(w: int, sign: float, jobs: Jobs, near: Near, x: I64, leaving: float, le
         left[2, c] += sign * added
 
 
-@compiled
+@inner
 def _fractional(w: int, k: int, n: int, jobs: Jobs, s: Scratch) -> float:
     """The relaxed plan at the prices on the table; a gang has only whole ones."""
     total = jobs.replicas[w]
@@ -107,7 +107,7 @@ def price_pass(
         batch = 0
 
 
-@compiled
+@inner
 def _replan(w: int, k: int, n: int, jobs: Jobs, near: Near, x: I64, out: I64, fresh: bool, s: Scratch) -> float:
     """Plans workload w at the prices and within the room on the table; its plan now stays on ties."""
     total, first = jobs.replicas[w], near.first[w]
@@ -138,7 +138,7 @@ def _replan(w: int, k: int, n: int, jobs: Jobs, near: Near, x: I64, out: I64, fr
     return anew
 
 
-@compiled
+@inner
 def _waiting(w: int, k: int, n: int, jobs: Jobs, s: Scratch, unmet: F64) -> None:
     """Shows the demand of replicas without a place to the cluster where they would cost least."""
     served = 0.0
@@ -219,7 +219,7 @@ def place_pass(
     return changed
 
 
-@compiled
+@inner
 def _steer(price: F64, base: F64, left: F64, size: F64, scale: F64, unmet: F64, gain: float, share: float) -> None:
     """Prices of a first placement: dearer where a cluster is fuller than the fleet."""
     for i in range(3):
@@ -231,7 +231,7 @@ def _steer(price: F64, base: F64, left: F64, size: F64, scale: F64, unmet: F64, 
             price[i, c] = max(0.0, base[i, c] + change)
 
 
-@compiled
+@inner
 def _control(price: F64, left: F64, size: F64, aim: F64, scale: F64, unmet: F64, step: float, more: float) -> None:
     """Prices of the later passes: up where a cluster is fuller than it should be or replicas wait for it, else down."""
     for i in range(3):
@@ -267,7 +267,7 @@ def push_in(
             here = min(s.x[k - 1], s.high[j] - s.x[j])
             if here < 1 or jobs.cpu[w] * here > 0.25 * size[0, s.cluster[j]]:
                 continue
-            if jobs.gang[w] > 0 and here < s.x[k - 1]:
+            if jobs.gang[w] > 0 and (here < s.x[k - 1] or s.x[j] + here < jobs.replicas[w]):
                 continue
             s.x[j] += here
             s.x[k - 1] -= here
@@ -318,7 +318,7 @@ def regrets(jobs: Jobs, near: Near, price: F64, left: F64, leaving: float, x: I6
     return result
 
 
-@compiled
+@inner
 def _elsewhere(w: int, k: int, n: int, jobs: Jobs, beyond: F64, s: Scratch) -> float:
     """The relaxed plan with one more column: all clusters that are not listed, as cheap as the cheapest of them."""
     total = jobs.replicas[w]

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rebalancer.core.placement.compiled import F64, I64, Near
-from rebalancer.core.placement.nearby import beyond_of, jobs_of, near_of, owner_of, sites_of
-from rebalancer.core.placement.passes import lower_bound, place_pass, price_pass, push_in, regrets, values
-from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Ints, Problem, Small
+from rebalancer.core.placement.compiled import BIG, F64, I64, Near
+from rebalancer.core.placement.duality import bound, constant, dual_value, sizes, usual
+from rebalancer.core.placement.nearby import jobs_of, near_of, owner_of, sites_of
+from rebalancer.core.placement.passes import place_pass, price_pass, push_in, regrets, values
+from rebalancer.core.placement.problem import MAY_STAY, Floats, Ints, Problem, Small
 
 FINE = ((0.1, 0.05, 1.0), (0.05, 0.05, 1.0), (0.05, 0.03, 1.0), (0.03, 0.02, 1.0), (0.02, 0.02, 1.0),
         (0.02, 0.01, 1.0), (0.01, 0.01, 1.0), (0.01, 0.005, 1.0), (0.005, 0.003, 1.0))  # fmt: skip
@@ -26,10 +27,14 @@ WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
 HUGE, LARGE = 20_000, 3_000
 GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
 POLISH = (1.0, 0.0)
-RELUCTANCE = 3.0
+RELUCTANCE = 12.0
 """Where few workloads changed, a move has to pay for itself so many times over: most small gains are in the way of the
-next workload (measured: fewer moves at a smaller gap than with 1). Full plans after large events lost by it."""
+next workload. In cycles of noise 3 moves twice as much and ends as far above the bound; full plans lose by it."""
+DRIFTED = 3.0
+"""Likewise where small changes have added up to a plan too far from the bound, and all are planned again."""
 PUSHED = 1500
+FULL_RATIO = 0.01
+"""A cluster with less room than this has none for who grows."""
 Cores = tuple[float, float]
 Schedule = tuple[tuple[float, float, float], ...]
 ROUNDS, ROUNDS_LARGE, ROUNDS_HUGE, ROUNDS_SHORT = 2, 1, 1, 6
@@ -64,31 +69,6 @@ class Solved:
         """How far the plan is above the bound at most."""
         total = float(self.cost.sum())
         return (total - self.bound) / max(abs(self.bound), 1e-9)
-
-
-def sizes(problem: Problem) -> Floats:
-    """(3, C) capacities as a measure of how full a cluster is; never 0."""
-    known = problem.capacity < UNBOUND / 2
-    mean = np.where(known, problem.capacity, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    return np.asarray(np.maximum(problem.capacity, np.maximum(1e-3 * mean, 1e-6)[:, None]), np.float64)
-
-
-def usual(problem: Problem, near: Near) -> Floats:
-    """(3,) usual prices per core, GiB and addition: what a middling cluster costs more than the best one."""
-    weight = problem.demand / np.maximum(problem.demand.sum(axis=1, keepdims=True), 1e-12)
-    owner = owner_of(near)
-    cost = near.run + (near.serve * weight[owner]).sum(axis=1)
-    count = np.diff(near.first)
-    some = count > 0
-    first = near.first[:-1][some]
-    if not len(first):
-        return np.full(3, 1e-3)
-    extra = np.add.reduceat(cost, first) / count[some] - np.minimum.reduceat(cost, first)
-    replicas = problem.replicas[some]
-    mean = float((extra * replicas).sum() / max(replicas.sum(), 1)) + 1e-6
-    cpu = float((problem.cpu[some] * replicas).sum() / max(replicas.sum(), 1))
-    memory = float((problem.memory[some] * replicas).sum() / max(replicas.sum(), 1))
-    return np.array([mean / max(cpu, 1e-6), mean / max(memory, 1e-6), mean])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +153,12 @@ class _Search:
         placed = np.bincount(self.owner, self.x, self.problem.size)
         less = placed > self.problem.replicas
         self.place(self.rng.permutation(np.flatnonzero(less)), 0.0)
-        self.place(np.flatnonzero(~less & self.lump), 0.0)
+        # A gang that stands and grows waits for others to make room: to move it is to move all of it.
+        grows = (self.problem.gang > 0) & (placed > 0) & (self.out > 0)
+        self.place(np.flatnonzero(~less & self.lump & ~grows), 0.0)
         # Who has what it wants is asked by the polish only: a quiet fleet stays where it is.
         self.place(self.rng.permutation(np.flatnonzero((self.out > 0) & ~self.lump)), 0.0)
+        self.make_room()
 
     def make_room(self) -> None:
         """Waiting replicas get their cheapest cluster; who loses least by it plans again elsewhere."""
@@ -197,6 +180,13 @@ class _Search:
         gains = GAINS_HUGE if p.size > HUGE else GAINS
         usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if p.size > HUGE else ROUNDS_LARGE
         best = self._polished(None)
+        for _ in range(ROUNDS_SHORT):
+            # To make room for who waits takes fewer moves than prices that make all others think again.
+            if not self.out.any():
+                break
+            self.make_room()
+            best = self._polished(best)
+        self._back(best)
         for number in range(max(usual_rounds, ROUNDS_SHORT)):
             if not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
                 break
@@ -256,7 +246,7 @@ class _Search:
         loss = regrets(self.jobs, self.near, self.price, self.left, self.leaving, self.x)
         hit = np.flatnonzero(loss < 1e17)
         hit = hit[~np.isin(hit, pushed)]
-        hit = hit[np.argsort(loss[hit], kind="stable")]
+        hit = hit[np.lexsort((loss[hit], self.problem.gang[hit] > 0))]
         done = 0
         while done < len(hit) and (self.left < -1e-6).any():
             part = hit[done : done + CHUNK]
@@ -309,40 +299,6 @@ def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[F
     return price, near
 
 
-def bound(problem: Problem, near: Near, price: Floats, *, whole: bool = False) -> tuple[float, Floats, Floats]:
-    """A lower bound of the cost of every plan, by weak duality.
-
-    Args:
-        problem: the fleet.
-        near: clusters to choose from.
-        price: (3, C); any prices give a bound, good ones a tight one.
-        whole: see `lower_bound`.
-
-    Returns:
-        (bound in $/h, its parts by workload, what the cheapest plans use (3, C)).
-    """
-    use, least = np.zeros(price.shape), np.zeros(problem.size)
-    lower_bound(
-        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole,
-        beyond_of(problem, near, price), use, least,
-    )  # fmt: skip
-    return dual_value(problem, price, least), least, use
-
-
-def dual_value(problem: Problem, price: Floats, least: Floats) -> float:
-    """Sum of the workloads' least costs less what the room is worth at the prices."""
-    held = float(np.where(price > 0, price * np.minimum(problem.capacity, UNBOUND), 0.0).sum())
-    return float(least.sum()) - held
-
-
-def constant(problem: Problem) -> Floats:
-    """(W,) $/h that every plan pays: replicas that must stay, and what removing all others would cost."""
-    must = (problem.state & MUST_STAY) > 0
-    fixed = np.where(must, problem.run * problem.now, 0.0).sum(axis=1)
-    kept = ((problem.state & MAY_STAY) > 0) & ~must
-    return np.asarray(fixed + problem.stop * np.where(kept, problem.now, 0).sum(axis=1), np.float64)
-
-
 def solve_all(
     problem: Problem, *, price: Floats | None = None, start: Small | None = None, seed: int = 0, dual: bool = True,
     reluctance: float = 1.0,
@@ -361,7 +317,7 @@ def solve_all(
     if price is None or dual:
         price, near = iterate_prices(problem, price, seed)
     else:
-        near = near_of(problem, price)
+        near = near_of(problem, price, left=problem.capacity - problem.use(problem.now))
     # Starting and stopping are dearer by the same factor, so growth is decided as ever.
     asked = replace(problem, start=problem.start * reluctance, stop=problem.stop * reluctance)
     search = _Search(asked, near, price, seed)
@@ -374,6 +330,32 @@ def solve_all(
     value, least, _ = bound(problem, near, price)
     extra = constant(problem)
     return Solved(search.plan(), search.out, price, search.cost + extra, least + extra, value + float(extra.sum()))
+
+
+def who_makes_room(problem: Problem, active: Ints, plan: Small, price: Floats, most: int) -> Ints:
+    """Adds to workloads that are planned again those who would lose least per core by leaving clusters that are full.
+
+    Args:
+        problem: the fleet.
+        active: rows that are planned in any case.
+        plan: (W, C) of all.
+        price: (3, C) prices of the last cycle.
+        most: how many are added at most.
+
+    Returns:
+        All these rows, in order.
+    """
+    left = problem.capacity - problem.use(plan)
+    full = (left[:2] < FULL_RATIO * sizes(problem)[:2]).any(axis=0)
+    near = near_of(problem, price, left=left)
+    over = np.where(full, -1.0, 1.0) * np.ones((3, 1))
+    standing = plan[owner_of(near), near.cluster].astype(np.int64)
+    loss = regrets(jobs_of(problem), near, price, over, 1.0 if problem.leaving else 0.0, standing)
+    # Not who is planned anyhow, nor who is still on the way to its plan, nor gangs, which could only go as a whole.
+    loss[active] = BIG
+    loss[(plan != problem.now).any(axis=1) | (problem.gang > 0)] = BIG
+    extra = np.argsort(loss, kind="stable")[:most]
+    return np.union1d(active, extra[loss[extra] < BIG])
 
 
 def solve_some(problem: Problem, active: Ints, plan: Small, price: Floats, seed: int) -> Solved:

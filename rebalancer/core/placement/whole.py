@@ -21,7 +21,7 @@ from rebalancer.core.placement.compiled import (
     Near,
     Scratch,
     Sites,
-    compiled,
+    inner,
 )
 from rebalancer.core.placement.flows import relaxed, slopes, transport
 from rebalancer.core.placement.items import SHORTFALL_DOLLARS, UNSERVED_DOLLARS
@@ -30,7 +30,7 @@ NEVER = 1e5
 """$/h for each replica beyond a bound that must hold: above everything that counts money."""
 
 
-@compiled
+@inner
 def _column(
     w: int, e: int, j: int, total: float, jobs: Jobs, near: Near, sites: Sites, price: np.ndarray, left: np.ndarray,
     leaving: float, s: Scratch,
@@ -65,7 +65,7 @@ def _column(
         s.high[j] = min(s.stay[j] + s.add[j], total)
 
 
-@compiled
+@inner
 def load(
     w: int, jobs: Jobs, near: Near, sites: Sites, price: np.ndarray, left: np.ndarray, leaving: float, s: Scratch
 ) -> tuple[int, int]:
@@ -105,7 +105,7 @@ def load(
     return k + 1, origins + 1
 
 
-@compiled
+@inner
 def plan_cost(k: int, s: Scratch) -> float:
     """$/h of the replicas on the table by their prices, without traffic."""
     cost = 0.0
@@ -118,7 +118,7 @@ def plan_cost(k: int, s: Scratch) -> float:
     return cost
 
 
-@compiled
+@inner
 def missed(k: int, s: Scratch) -> float:
     """$/h for the bounds and the spread that the replicas on the table miss."""
     real = k - 1
@@ -146,13 +146,13 @@ def missed(k: int, s: Scratch) -> float:
     return float(cost + s.limits[PEAK] * top)
 
 
-@compiled
+@inner
 def standing(k: int, n: int, s: Scratch) -> float:
     """$/h of the replicas on the table as they stand: their traffic, their prices and what they miss."""
     return transport(k, n, s) + plan_cost(k, s) + missed(k, s)
 
 
-@compiled
+@inner
 def _plain(k: int, s: Scratch) -> bool:
     """Whether only the budget of additions and the number of clusters have to be looked after."""
     if s.limits[REGIONS] > 1 or s.limits[PEAK] > 0:
@@ -166,7 +166,7 @@ def _plain(k: int, s: Scratch) -> bool:
     return s.limits[SHARE] >= total and (not spot or s.limits[SPOT] >= total)
 
 
-@compiled
+@inner
 def _adds_and_clusters(k: int, s: Scratch) -> tuple[float, float]:
     adds, used = 0.0, 0.0
     for j in range(k - 1):
@@ -175,7 +175,7 @@ def _adds_and_clusters(k: int, s: Scratch) -> tuple[float, float]:
     return adds, used
 
 
-@compiled
+@inner
 def _exchanges(k: int, s: Scratch) -> int:
     """Fills `s.bound` with the least that each exchange of one replica could change; returns how many could gain."""
     plain = _plain(k, s)
@@ -210,7 +210,7 @@ def _exchanges(k: int, s: Scratch) -> int:
     return count
 
 
-@compiled
+@inner
 def descend(k: int, n: int, s: Scratch, most: int) -> float:
     """Steepest descent by exchanges of one replica from `s.x`.
 
@@ -259,7 +259,7 @@ def descend(k: int, n: int, s: Scratch, most: int) -> float:
     return standing(k, n, s)
 
 
-@compiled
+@inner
 def round_up(k: int, total: int, s: Scratch) -> None:
     """Whole replicas from fractional ones: the floors, then the largest remainders that still fit."""
     placed = 0
@@ -277,7 +277,7 @@ def round_up(k: int, total: int, s: Scratch) -> None:
         s.new[best] = 0.0
 
 
-@compiled
+@inner
 def tighten(k: int, total: int, s: Scratch) -> None:
     """Bounds each cluster so that the spread over clusters comes out; the bounds before are kept in `s.best`."""
     can = 0.0
@@ -289,18 +289,7 @@ def tighten(k: int, total: int, s: Scratch) -> None:
         s.high[j] = max(s.low[j], min(s.high[j], reach, max(s.limits[SHARE], s.low[j])))
 
 
-@compiled
-def from_scratch(k: int, n: int, total: int, s: Scratch, most: int) -> float:
-    """The plan of whole replicas that the relaxed one leads to; returns its cost in $/h."""
-    tighten(k, total, s)
-    relaxed(k, n, s)
-    round_up(k, total, s)
-    for j in range(k - 1):
-        s.high[j] = s.best[j]
-    return descend(k, n, s, most)
-
-
-@compiled
+@inner
 def fit(k: int, total: int, s: Scratch) -> None:
     """Makes the plan in `s.x` fit its bounds and the total: the surplus goes where a replica is dearest."""
     placed = 0.0
@@ -322,7 +311,20 @@ def fit(k: int, total: int, s: Scratch) -> None:
         placed -= 1
 
 
-@compiled
+@inner
+def from_scratch(k: int, n: int, total: int, s: Scratch, most: int) -> float:
+    """The plan of whole replicas that the relaxed one leads to; returns its cost in $/h."""
+    tighten(k, total, s)
+    relaxed(k, n, s)
+    round_up(k, total, s)
+    for j in range(k - 1):
+        s.high[j] = s.best[j]
+    # The relaxed plan does not know what must stay.
+    fit(k, total, s)
+    return descend(k, n, s, most)
+
+
+@inner
 def gang(k: int, n: int, total: int, least: int, s: Scratch) -> float:
     """All in one cluster, at least `least` of them, or nothing new at all; returns the cost in $/h.
 

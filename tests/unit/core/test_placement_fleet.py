@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rebalancer.core.placement import Item, compile_kernels, solve
@@ -68,6 +68,7 @@ def test_what_must_hold_holds_after_every_event(seed: int, clusters: int, worklo
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(1, 40))
+@example(413, 8, 31)
 @settings(max_examples=80, deadline=None)
 def test_what_must_hold_holds_in_a_fleet_that_stands_anyhow(seed: int, clusters: int, workloads: int) -> None:
     fleet = twisted(make((clusters, workloads), seed), seed)
