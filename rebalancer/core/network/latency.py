@@ -28,6 +28,7 @@ INTRA_REGION_RTT_S = 0.0005
 """Round trip inside a region or a cluster: 0.4 ms inside GCP's regions (2023-11), below 1 ms in Azure's."""
 _PREFIX = "pair:rebalancer_probe_"
 _Z95 = 1.959963984540054
+_SOME = 1e-9
 _DOWN: frozenset[CellState] = frozenset(("path_down", "cluster_down", "uplink_down"))
 
 
@@ -154,7 +155,7 @@ def wilson(loss: float, samples: float) -> tuple[float, float]:
         loss: share lost, 0 to 1.
         samples: number of probes; may be fractional, since `increase()` extrapolates. At 0 nothing is known: (0, 1).
     """
-    if samples <= 0:
+    if samples < _SOME:  # its square must not vanish
         return 0.0, 1.0
     z2 = _Z95 * _Z95
     centre = loss + z2 / (2 * samples)
