@@ -180,12 +180,15 @@ class _Search:
         gains = GAINS_HUGE if p.size > HUGE else GAINS
         usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if p.size > HUGE else ROUNDS_LARGE
         best = self._polished(None)
-        for _ in range(ROUNDS_SHORT):
+        for _ in range(ROUNDS_SHORT if p.size <= LARGE else 1):
             # To make room for who waits takes fewer moves than prices that make all others think again.
-            if not self.out.any():
+            waiting = self.out.sum()
+            if waiting == 0:
                 break
             self.make_room()
             best = self._polished(best)
+            if self.out.sum() >= waiting:
+                break
         self._back(best)
         for number in range(max(usual_rounds, ROUNDS_SHORT)):
             if not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
