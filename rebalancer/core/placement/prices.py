@@ -182,13 +182,10 @@ class _Search:
         best = self._polished(None)
         for _ in range(ROUNDS_SHORT if p.size <= LARGE else 1):
             # To make room for who waits takes fewer moves than prices that make all others think again.
-            waiting = self.out.sum()
-            if waiting == 0:
+            if not self.out.any():
                 break
             self.make_room()
             best = self._polished(best)
-            if self.out.sum() >= waiting:
-                break
         self._back(best)
         for number in range(max(usual_rounds, ROUNDS_SHORT)):
             if not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
