@@ -21,6 +21,8 @@ CHANGED_RATIO = 0.25
 """From this share of changed workloads on, everything is planned anew."""
 DRIFT = 0.003
 """So much further from the bound than the last plan of all, as a ratio, everything is planned anew as well."""
+HELPERS_EACH, HELPERS = 3, 150
+"""So many others may make room for each workload that changed, and so many at most: large fleets gain nothing by it."""
 SAME_DEMAND = 0.05
 """Demand this close to what it was planned for, as a share of its replicas, counts as the same: noise moves nothing."""
 
@@ -115,7 +117,7 @@ def _of_all(problem: Problem, names: tuple[str, ...], clusters: tuple[str, ...],
 
 
 def _some(problem: Problem, names: tuple[str, ...], warm: Warm, changed: np.ndarray, seed: int) -> Warm:
-    """Plans what changed, and as many others who can make room for it; the rest keeps its plan."""
+    """Plans what changed, and others who can make room for it; the rest keeps its plan."""
     from rebalancer.core.placement.prices import solve_some, who_makes_room
 
     row = {name: i for i, name in enumerate(warm.workloads)}
@@ -124,7 +126,8 @@ def _some(problem: Problem, names: tuple[str, ...], warm: Warm, changed: np.ndar
     cost, least = warm.cost[old], warm.least[old]
     active = np.flatnonzero(changed)
     if len(active):
-        active = who_makes_room(problem, active, plan, warm.price, len(active))
+        helpers = min(HELPERS_EACH * len(active), HELPERS)
+        active = who_makes_room(problem, active, plan, warm.price, helpers)
         found = solve_some(problem, active, plan, warm.price, seed)
         plan[active], out[active] = found.plan, found.out
         cost[active], least[active] = found.cost, found.least

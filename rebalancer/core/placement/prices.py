@@ -180,7 +180,7 @@ class _Search:
         gains = GAINS_HUGE if p.size > HUGE else GAINS
         usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if p.size > HUGE else ROUNDS_LARGE
         best = self._polished(None)
-        for _ in range(ROUNDS_SHORT):
+        for _ in range(ROUNDS_SHORT if p.size <= LARGE else 1):
             # To make room for who waits takes fewer moves than prices that make all others think again.
             if not self.out.any():
                 break
