@@ -17,6 +17,8 @@ from rebalancer.core.forecast.grid import Grid, Ints, Tape, Zones, mean, median
 from rebalancer.core.model import Bools, Floats
 
 EXPERTS = ("naive", "mean of 7 days", "week ago", "yesterday", "regression", "regression (log)", "smoothing")
+"""statsmodels' ETSModel, refit daily and stepped between, is left out: as one more it makes the error 0.6 % larger on
+hourly series and 0.1 % on five-minute ones without long outages, and one fit costs more than all experts' refit."""
 FIRST_FIT_DAYS = 1.1
 OFFSET_RATIO = 0.05
 NO_BOUND = 1 << 30
