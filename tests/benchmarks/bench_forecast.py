@@ -21,6 +21,7 @@ from rebalancer.core.forecast.grid import Grid
 from tests.benchmarks import forecast_decisions as simulation
 from tests.benchmarks import traces
 from tests.benchmarks.figures import line, rival
+from tests.benchmarks.forecast_events import robustness
 from tests.benchmarks.forecast_rivals import rivals
 from tests.benchmarks.forecast_walk import Walk, coverage, first_step, geometric, relative, walk
 
@@ -56,7 +57,7 @@ def beside(name: str, walks: Sequence[Walk], count: int, bounds: dict[str, float
     good = line(f"{name}_error_at_{count}_origins", geometric(ours), "ratio", bounds["some"])
     there = rivals()
     if len(there) == 1:
-        print("# statsforecast is not installed: its models are left out")
+        print("# statsforecast is not installed (pip install 'statsforecast>=2,<3'): its models are left out")
     for label, model in there.items():
         if label == "mstl-day-week" and walks[0].trace.season > 24:
             continue  # 25 s a fit
@@ -90,7 +91,13 @@ def cost() -> bool:
     phpa_s = resource_of_children() - before
     rival("phpa_evaluation", phpa_s, "s")
     good &= line("refit_over_phpa_evaluation", refit_s / phpa_s, "ratio", 1 / 60)
-    grid = Grid(300.0, (1, 2, 3, 6, 12, 24), (0.5, 0.9, 0.95, 0.99), 4032)
+    return line(f"update_of_{CADENCE}_series", _update_s() * 1000, "ms", 50.0) and good
+
+
+def _update_s() -> float:
+    """CPU seconds of a slot for all series with 24 horizons, cleaning and judging included: the median of two hours."""
+    rng = np.random.default_rng(0)
+    grid = Grid(300.0, tuple(range(1, 25)), (0.5, 0.9, 0.95, 0.99), 4032)
     many = Engine.blank(grid, [str(i) for i in range(CADENCE)], 0, 4032)
     wave = (100 * (1.2 + np.sin(np.arange(4032) / 288 * 2 * np.pi)))[:, None]
     many.tape.raw[:4032] = many.tape.clean[:4032] = np.sqrt(wave)
@@ -98,12 +105,13 @@ def cost() -> bool:
     many.errors.residuals[:] = rng.standard_normal(many.errors.residuals.shape)
     many.errors.outcomes[:] = 4000
     took = []
-    for slot in range(24):
+    for slot in range(3 * 24):
         demand = wave[slot] * (1 + 0.1 * rng.standard_normal(CADENCE)).clip(0.1)
         began = time.process_time()
         many.step(demand)
         took.append(time.process_time() - began)
-    return line(f"update_of_{CADENCE}_series", float(np.median(took)) * 1000, "ms", 50.0) and good
+    # The machine may be shared: the quickest of three spans says what the work itself takes.
+    return min(float(np.median(took[first : first + 24])) for first in (0, 24, 48))
 
 
 def decisions() -> bool:
@@ -138,7 +146,7 @@ def resource_of_children() -> float:
 def main() -> int:
     """Runs the parts; returns 1 if a figure falls short."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", choices=("accuracy", "rivals", "cost", "decisions"))
+    parser.add_argument("--only", choices=("accuracy", "rivals", "cost", "decisions", "robustness"))
     only = parser.parse_args().only
     good = True
     if only in (None, "cost"):
@@ -159,12 +167,16 @@ def main() -> int:
                 good &= accuracy(name, walks, limits)
             if walks and only != "accuracy":
                 good &= beside(name, walks, count, limits)
+    if only in (None, "robustness"):
+        if traces.folder() is None:
+            print("# REBALANCER_TRACES is not set: the robustness events are left out")
+        else:
+            good &= robustness(walk(traces.hourly(), 28))
     if only in (None, "decisions"):
         if traces.folder() is None:
             print("# REBALANCER_TRACES is not set: decisions are left out")
         else:
             good &= decisions()
-    print("# left out: the robustness events")
     return 0 if good else 1
 
 

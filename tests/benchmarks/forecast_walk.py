@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rebalancer.core.forecast.engine import Engine
-from rebalancer.core.forecast.grid import DAY_S, Grid
+from rebalancer.core.forecast.grid import DAY_S, Grid, Zones
+from rebalancer.core.forecast.trust import begun
 from rebalancer.core.model import Bools, Floats
 from tests.benchmarks.forecast_rivals import Rival, filled
 from tests.benchmarks.traces import Trace
@@ -51,6 +52,60 @@ class Walk:
         return np.stack([whole[lag] for lag in lags], axis=1)
 
 
+@dataclass(frozen=True)
+class Record:
+    """What the forecaster said in each slot, of all series.
+
+    Attributes:
+        points: shape (T, H, S), made with data up to each slot.
+        bands: shape (T, H, Q, S).
+        naive: shape (T, S), the newest known value.
+        begun: shape (T, S), whether three of the last six values lay on one side of the band.
+        shifted: shape (T, S), the same and on until six lay inside.
+    """
+
+    points: Floats
+    bands: Floats
+    naive: Floats
+    begun: Bools
+    shifted: Bools
+
+
+def aligned(values: Sequence[Floats]) -> Floats:
+    """Puts series side by side so that all end together; shape (T, S), gaps before the shorter ones begin."""
+    slots = max(len(v) for v in values)
+    return np.stack([np.concatenate([np.full(slots - len(v), np.nan), v]) for v in values], axis=1)
+
+
+def record(table: Floats, season: int, names: Sequence[str], probs: tuple[float, ...], zones: Zones = ()) -> Record:
+    """Goes through all series at once.
+
+    Args:
+        table: shape (T, S), demand; NaN where nothing was seen.
+        season: slots per day.
+        names: of the series.
+        probs: quantiles.
+        zones: wall clock of each series; empty if all stay on one clock.
+    """
+    slots, series = table.shape
+    grid = Grid(DAY_S / season, tuple(range(1, HORIZONS + 1)), probs, KEEP_DAYS[season] * season)
+    engine = Engine.blank(grid, names, 0, zones=zones)
+    found = Record(
+        points=np.full((slots, HORIZONS, series), np.nan),
+        bands=np.full((slots, HORIZONS, len(probs), series), np.nan),
+        naive=np.full((slots, series), np.nan),
+        begun=np.zeros((slots, series), dtype=bool),
+        shifted=np.zeros((slots, series), dtype=bool),
+    )
+    for slot in range(slots):
+        engine.step(table[slot])
+        found.points[slot], found.bands[slot], found.naive[slot] = engine.point, engine.band, engine.last**2
+        found.begun[slot], found.shifted[slot] = begun(engine.trust), engine.trust.shifted
+        if slot % (7 * season) == 0:
+            print(f"# day {slot // season} of {slots // season}", flush=True)
+    return found
+
+
 def walk(traces: Sequence[Trace], days: int, probs: tuple[float, ...] = PROBS) -> list[Walk]:
     """Goes through all series at once, aligned at their ends.
 
@@ -60,31 +115,19 @@ def walk(traces: Sequence[Trace], days: int, probs: tuple[float, ...] = PROBS) -
         probs: quantiles.
     """
     season = traces[0].season
-    longest = (days + WARM_DAYS[season]) * season
-    values = [t.values[-longest:] for t in traces]
-    slots = max(len(v) for v in values)
-    table = np.full((slots, len(traces)), np.nan)
-    for row, one in enumerate(values):
-        table[slots - len(one) :, row] = one
-    grid = Grid(DAY_S / season, tuple(range(1, HORIZONS + 1)), probs, KEEP_DAYS[season] * season)
-    engine = Engine.blank(grid, [t.name for t in traces], 0)
-    points = np.full((slots, HORIZONS, len(traces)), np.nan)
-    bands = np.full((slots, HORIZONS, len(probs), len(traces)), np.nan)
-    naive = np.full((slots, len(traces)), np.nan)
-    for slot in range(slots):
-        engine.step(table[slot])
-        points[slot], bands[slot], naive[slot] = engine.point, engine.band, engine.last**2
-        if slot % (7 * season) == 0:
-            print(f"# day {slot // season} of {slots // season}", flush=True)
+    values = [t.values[-(days + WARM_DAYS[season]) * season :] for t in traces]
+    table = aligned(values)
+    slots = len(table)
+    found = record(table, season, [t.name for t in traces], probs)
     result = []
     for row, one in enumerate(values):
-        begin = slots - len(one)
         length = len(one)
         first = length - days * season if length >= 2 * days * season else min(7 * season, length // 2)
         first = max(first, length - days * season)
-        origins = range(begin + first - 1, slots - HORIZONS - 1)
-        held = np.repeat(naive[:, row : row + 1], HORIZONS, axis=1)
-        result.append(Walk(traces[row], table[:, row], points[..., row], bands[..., row], held, origins))
+        origins = range(slots - length + first - 1, slots - HORIZONS - 1)
+        held = np.repeat(found.naive[:, row : row + 1], HORIZONS, axis=1)
+        seen = found.points[..., row], found.bands[..., row]
+        result.append(Walk(traces[row], table[:, row], *seen, held, origins))
     return result
 
 

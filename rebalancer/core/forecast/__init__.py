@@ -1,9 +1,9 @@
 """Demand history to a quantile band over the lead time, per series, with whether it may be trusted and why not.
 
 Experts forecast demand (never the replica count: that would feed back on itself): the newest value, the mean of the
-last seven days, the value a week ago, a direct linear regression on the square-root and on the log scale, and seasonal
-smoothing. Online weights mix them, and the mixture's own past errors give the band. The engine goes forward slot by
-slot, all series at once, so what comes later can't change what was forecast.
+last seven days, the value a week ago, yesterday moved to today's level, a direct linear regression on the square-root
+and on the log scale, and seasonal smoothing. Online weights mix them, and the mixture's own past errors give the band.
+The engine goes forward slot by slot, all series at once, so what comes later can't change what was forecast.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from rebalancer.core.forecast.bands import MIN_OUTCOMES
+from rebalancer.core.forecast.bands import needed
 from rebalancer.core.forecast.cold import ForecastMemory, caught_up
 from rebalancer.core.forecast.engine import EXPERTS, Engine
 from rebalancer.core.forecast.grid import UTC, Grid, Zone
 from rebalancer.core.forecast.late import widen
 from rebalancer.core.forecast.trust import Verdicts, verdicts
-from rebalancer.core.model import Bools, Forecast, History
+from rebalancer.core.model import Bools, Floats, Forecast, History
 
-__all__ = ["DEFAULT_QUANTILES", "EXPERTS", "ForecastMemory", "Zone", "at_quantile", "forecasting"]
+__all__ = ["DEFAULT_QUANTILES", "EXPERTS", "ForecastMemory", "Zone", "at_quantile", "forecasting", "readable"]
 
 DEFAULT_QUANTILES = (0.05, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
 MAX_SLOTS = 8064
@@ -55,8 +55,7 @@ def forecasting(
     if not (series and slots and aheads):
         return _nothing(history, now, horizons_s, quantiles), ForecastMemory(at_s=now)
     grid = Grid(history.step_s, tuple(sorted(set(aheads))), quantiles, min(slots, MAX_SLOTS))
-    values = history.values[:, -grid.keep :]
-    values = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+    values = readable(history.values[:, -grid.keep :])
     last = round(history.start_s / history.step_s) + slots - 1
     clocks = tuple(zones.get(origin, UTC) for _, origin in history.keys) if zones else ()
     engine, memory, waiting = caught_up(memory, grid, history.keys, values, last, clocks)
@@ -66,7 +65,7 @@ def forecasting(
     age = np.where(known.any(axis=1), late_s, np.nan)
     found = verdicts(engine.trust, grid, age, engine.errors.outcomes[0], late)
     bands = widen(engine, late, found.trusted)
-    own = engine.errors.outcomes[0] >= MIN_OUTCOMES
+    own = engine.errors.outcomes[0] >= needed(grid)
     there = np.asarray(known.any(axis=1))
     method = ["none" if not k else "mixture" if o else "prior" for k, o in zip(there, own, strict=True)]
     place = [grid.ahead.index(a) for a in aheads]
@@ -85,6 +84,12 @@ def forecasting(
         refits=engine.refits,
     )
     return forecast, replace(memory, at_s=now)
+
+
+def readable(values: Floats) -> Floats:
+    """Returns demand of any shape with NaN for what is none: an infinite or a negative value is a gap."""
+    result: Floats = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+    return result
 
 
 def _told(engine: Engine, found: Verdicts, waiting: Bools) -> tuple[str, ...]:

@@ -17,8 +17,11 @@ from rebalancer.core.model import Floats
 DAYS = 7
 TRACKING = 0.08
 USUAL_DAYS = 4.0
+SPACING_S = 900.0
+"""What lies closer together than a quarter of an hour errs together: keeping it all would cost time and memory only."""
 MIN_OUTCOMES = 20
-REFRESH_S = 7200.0
+YOUNG_REFRESH_S, REFRESH_S = 7200.0, 14400.0
+"""How often the quantiles are read from the residuals: in the first day of outcomes, and later."""
 PRIOR_PROBS = (0.05, 0.5, 0.9, 0.95, 0.975, 0.99)
 PRIOR_SLOTS = (1, 2, 4, 7, 13)
 PRIOR_YOUNG = (
@@ -46,7 +49,7 @@ class Bands:
     """What the mixture got wrong.
 
     Attributes:
-        residuals: shape (ring, H, S), by slot of their outcome; NaN where there was none.
+        residuals: shape (ring, H, S), by slot of their outcome, one in a quarter of an hour; NaN where there was none.
         points: shape (reach + 1, H, S), root of earlier forecasts by slot of their origin.
         edges: shape (reach + 1, H, Q, S), their corrected residual quantiles.
         quantiles: shape (H, Q, S), of the residuals, refreshed now and then.
@@ -74,7 +77,9 @@ class Bands:
         """Returns bands without experience."""
         horizons, probs, ring = len(grid.ahead), len(grid.probs), grid.reach + 1
         return Bands(
-            residuals=np.full((DAYS * grid.season, horizons, series), np.nan, dtype=np.float32),
+            residuals=np.full(
+                (DAYS * grid.season // grid.slots(SPACING_S), horizons, series), np.nan, dtype=np.float32
+            ),
             points=np.full((ring, horizons, series), np.nan),
             edges=np.full((ring, horizons, probs, series), np.nan),
             quantiles=np.zeros((horizons, probs, series)),
@@ -87,13 +92,20 @@ class Bands:
         )
 
 
+def needed(grid: Grid) -> int:
+    """Returns after how many outcomes a series' own quantiles count."""
+    return MIN_OUTCOMES * grid.slots(SPACING_S)
+
+
 def judge(bands: Bands, grid: Grid, slot: int, root: Floats) -> None:
     """Takes the newest value in; `root` of shape (S,), NaN where nothing was seen."""
     ahead, horizons = np.array(grid.ahead), np.arange(len(grid.ahead))
     origins = (slot - ahead) % (grid.reach + 1)
     residual = root - bands.points[origins, horizons]
     known = ~np.isnan(residual)
-    bands.residuals[slot % len(bands.residuals)] = residual
+    spacing = grid.slots(SPACING_S)
+    if slot % spacing == 0:
+        bands.residuals[slot // spacing % len(bands.residuals)] = residual
     bands.outcomes += known
     bands.usual *= np.where(known, half_life(USUAL_DAYS * grid.season), 1.0)
     bands.usual[0] += np.where(known, np.abs(residual), 0.0)
@@ -118,13 +130,28 @@ def _samples(bands: Bands, slot: int, root: Floats) -> None:
     bands.samples += seen
 
 
+def due(bands: Bands, grid: Grid, slot: int, phase: Ints) -> Ints:
+    """Returns the series whose quantiles are to be read anew.
+
+    Args:
+        bands: experience.
+        grid: slots.
+        slot: the newest.
+        phase: shape (S,), spreads them over the slots.
+    """
+    young = bands.outcomes[0] < grid.season
+    every = np.where(young, grid.slots(YOUNG_REFRESH_S), grid.slots(REFRESH_S))
+    return np.flatnonzero(phase % every == slot % every)
+
+
 def refresh(bands: Bands, grid: Grid, rows: Ints) -> None:
     """Reads the quantiles of some series' residuals anew."""
     if not len(rows):
         return
     # Each series' residuals side by side: sorting them so is several times faster.
-    ordered = np.sort(np.ascontiguousarray(bands.residuals[:, :, rows].transpose(1, 2, 0)), axis=2)
-    count = (~np.isnan(ordered)).sum(axis=2, keepdims=True)
+    ordered = np.ascontiguousarray(bands.residuals.take(rows, axis=2).transpose(1, 2, 0))
+    ordered.sort(axis=2)
+    count = np.count_nonzero(ordered == ordered, axis=2, keepdims=True)
     # Of n outcomes the k-th smallest bounds the next one with probability k / (n + 1).
     place = np.clip(np.array(grid.probs) * (count + 1) - 1, 0, np.maximum(count - 1, 0))
     low = np.floor(place).astype(np.int64)
@@ -147,7 +174,7 @@ def draw(bands: Bands, grid: Grid, slot: int, point: Floats) -> Floats:
         Shape (H, Q, S), demand; never negative, never decreasing with the quantile.
     """
     root = np.sqrt(point)
-    edge, known = bands.quantiles + bands.tracking, bands.outcomes[:, None] >= MIN_OUTCOMES
+    edge, known = bands.quantiles + bands.tracking, bands.outcomes[:, None] >= needed(grid)
     if not known.all():
         edge = np.where(known, edge, prior(bands, grid))
     edge = np.maximum.accumulate(edge, axis=1)

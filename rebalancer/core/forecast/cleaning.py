@@ -3,6 +3,7 @@
 An outage is demand far below what the same slot of the last days says, for three slots, where last week was not as low.
 A spike is an excursion of more than six deviations that neither yesterday nor last week knew, for less than six hours;
 what lasts longer is a new level, and then its values come back into memory. Levels are never cleaned: they must follow.
+For six hours an outage is no evidence either: demand is expected back, and no expert is blamed for it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Cleaner:
         )
 
 
-def step(cleaner: Cleaner, tape: Tape, value: Floats) -> None:
+def step(cleaner: Cleaner, tape: Tape, value: Floats) -> Bools:
     """Writes the newest slot of all series to the tape, cleaned as far as it can be known now.
 
     Args:
@@ -75,6 +76,9 @@ def step(cleaner: Cleaner, tape: Tape, value: Floats) -> None:
         tape: its newest column is filled; earlier ones are corrected when a run of values turns out to be an outage,
             or a new level.
         value: shape (S,), square root of demand; NaN where nothing was seen.
+
+    Returns:
+        Shape (S,): where the value belongs to an outage of less than six hours, and says nothing about the forecast.
     """
     column, rows = tape.size - 1, np.arange(len(value))
     seen = ~np.isnan(value)
@@ -89,12 +93,16 @@ def step(cleaner: Cleaner, tape: Tape, value: Floats) -> None:
     tape.clean[column] = np.where((spike | out) & ~np.isnan(expected), expected, value)
     cleaner.expected[tape.slot % OUTAGE_SLOTS] = expected
     _correct(cleaner, tape, spike, out)
+    # An outage is no level: it moves neither what is expected nor what an excursion is measured by.
+    value, deviation = (np.where(out, np.nan, one) for one in (value, deviation))
     cleaner.deviations[tape.slot % len(cleaner.deviations)] = deviation
     _remember(cleaner.level, value, half_life(3.0 * tape.grid.season))
     # Winsorised, so that a spike does not widen what the next one is measured by.
     spread = cleaner.spread[0] / np.maximum(cleaner.spread[1], 1e-12)
     bounded = np.minimum(np.abs(deviation), np.where(spread > 0, 3.0 * spread, np.inf))
     _remember(cleaner.spread, bounded, half_life(float(tape.grid.season)))
+    passing: Bools = out & (cleaner.low_run <= tape.grid.slots(SPIKE_S))
+    return passing
 
 
 def _remember(state: Floats, value: Floats, keep: float) -> None:
@@ -145,6 +153,7 @@ def _correct(cleaner: Cleaner, tape: Tape, spike: Bools, out: Bools) -> None:
         tape.seen[column - back, begun] = False
         kept = tape.clean[column - back, begun]
         tape.clean[column - back, begun] = np.where(np.isnan(expected), kept, expected)
+        cleaner.deviations[(tape.slot - back) % len(cleaner.deviations), begun] = np.nan
     limit = tape.grid.slots(SPIKE_S)
     for row in np.flatnonzero(spike & ~out & (cleaner.run > limit)):
         since = max(0, column - int(cleaner.run[row]) + 1)

@@ -14,9 +14,11 @@ import numpy as np
 
 from rebalancer.core.forecast import bands, cleaning, mixing, regression, seasons, smoothing, trust
 from rebalancer.core.forecast.grid import Grid, Ints, Tape, Zones, mean, median
-from rebalancer.core.model import Floats
+from rebalancer.core.model import Bools, Floats
 
-EXPERTS = ("naive", "mean of 7 days", "week ago", "regression", "regression (log)", "smoothing")
+EXPERTS = ("naive", "mean of 7 days", "week ago", "yesterday", "regression", "regression (log)", "smoothing")
+"""statsmodels' ETSModel, refit daily and stepped between, is left out: as one more it makes the error 0.6 % larger on
+hourly series and 0.1 % on five-minute ones without long outages, and one fit costs more than all experts' refit."""
 FIRST_FIT_DAYS = 1.1
 OFFSET_RATIO = 0.05
 NO_BOUND = 1 << 30
@@ -125,8 +127,8 @@ class Engine:
         tape.make_room()
         tape.size += 1
         tape.tick(self.zones)
-        cleaning.step(self.cleaner, tape, root)
-        self._judge(root, demand)
+        out = cleaning.step(self.cleaner, tape, root)
+        self._judge(root, demand, out)
         rows = np.arange(len(demand))
         column = np.array([tape.size - 1 + grid.reach])
         found = seasons.profile(tape, column, rows, self.fit.offset)
@@ -135,13 +137,14 @@ class Engine:
         self.refit()
         self._forecast(root, demand)
 
-    def _judge(self, root: Floats, demand: Floats) -> None:
-        """Holds earlier forecasts against what came."""
+    def _judge(self, root: Floats, demand: Floats, out: Bools) -> None:
+        """Holds earlier forecasts against what came; the values of an outage (`out`) say nothing about the experts."""
         grid, slot = self.grid, self.tape.slot
+        seen, (root, demand) = root, (np.where(out, np.nan, one) for one in (root, demand))
         mixing.judge(self.mix, grid, slot, demand)
         which = trust.nearest(tuple(a * grid.step_s for a in grid.ahead), trust.SHIFT_S)
         origin = (slot - grid.ahead[which]) % (grid.reach + 1)
-        residual = root - self.errors.points[origin, which]
+        residual = seen - self.errors.points[origin, which]
         edge = self.errors.edges[origin, which]
         horizons = np.arange(len(grid.ahead))
         origins = (slot - np.array(grid.ahead)) % (grid.reach + 1)
@@ -151,8 +154,7 @@ class Engine:
         own, naive = (np.where(e <= trust.ROUNDING * demand, 0.0, e) for e in (own, naive))
         trust.judge(self.trust, grid, slot, residual, edge, root, (own, naive))
         bands.judge(self.errors, grid, slot, root)
-        every = grid.slots(bands.REFRESH_S)
-        bands.refresh(self.errors, grid, np.flatnonzero(self.phase % every == slot % every))
+        bands.refresh(self.errors, grid, bands.due(self.errors, grid, slot, self.phase))
 
     def refit(self) -> None:
         """Fits those whose hour has come, within the allowance; a new fit counts from the next slot on."""
@@ -189,11 +191,12 @@ class Engine:
         slots = (tape.slot + np.array(grid.ahead)) % len(self.ahead)
         cleaned = tape.clean[tape.size - 1].astype(np.float64)
         self.last = np.where(np.isnan(root), self.last, root)
-        spar = smoothing.step(self.bank, tape, root, cleaned)
+        spar = smoothing.step(self.bank, tape, np.where(tape.seen[tape.size - 1], root, np.nan), cleaned)
         experts = np.stack([
             np.broadcast_to(self.last**2, self.point.shape),
             self.ahead[slots, 0],
             self.ahead[slots, 1],
+            regression.yesterday(self.fit, tape),
             *regression.forecast(self.fit, tape),
             spar,
         ])  # fmt: skip

@@ -78,12 +78,16 @@ def weights(mixing: Mixing, grid: Grid, experts: Floats, shifted: Bools) -> Floa
     tried = there & (mixing.long_norm >= TRIAL_DAYS * grid.season)
     some = tried.any(axis=0)
     long = mixing.long / np.maximum(mixing.long_norm, 1e-12)
-    short = np.maximum(mixing.short / np.maximum(mixing.short_norm, 1e-12), SHORT_FLOOR * long)
-    square = np.where(shifted, short * short, long * short)
+    short = mixing.short / np.maximum(mixing.short_norm, 1e-12)
+    # From here on in place: these arrays are larger than the processor's cache.
+    square = np.maximum(short, SHORT_FLOOR * long)
+    square *= np.where(shifted, square, long)
     floor = FLOOR * np.maximum(1.0, np.where(there, experts, 0.0).max(axis=0))
-    square = np.where(tried, np.maximum(square, floor * floor), np.inf)
-    ratio = np.where(some, square.min(axis=0), 1.0) / square
-    raw = np.where(some, ratio * ratio, there)
+    np.maximum(square, floor * floor, out=square)
+    np.copyto(square, np.inf, where=~tried)
+    raw: Floats = np.divide(np.where(some, square.min(axis=0), 1.0), square, out=square)
+    raw *= raw
+    np.copyto(raw, there, where=~some)
     norm = raw.sum(axis=0)
-    result: Floats = np.divide(raw, norm, out=np.zeros_like(raw), where=norm > 0)
-    return result
+    np.divide(raw, norm, out=raw, where=norm > 0)
+    return raw

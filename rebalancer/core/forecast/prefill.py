@@ -11,7 +11,7 @@ import numpy as np
 
 from rebalancer.core.forecast import cleaning, seasons, smoothing
 from rebalancer.core.forecast.engine import FIRST_FIT_DAYS, Engine
-from rebalancer.core.forecast.grid import Ints, half_life, mean, median
+from rebalancer.core.forecast.grid import Ints, Tape, half_life, mean, median
 from rebalancer.core.model import Bools, Floats
 
 DAYS = (-3, -2, -1, 1, 2, 3)
@@ -53,11 +53,13 @@ def _clean(engine: Engine, rows: Ints) -> None:
     value = tape.raw[: tape.size][:, rows].astype(np.float64)
     past = tape.read(tape.raw, tape.same_slot(columns, DAYS, rows), rows)
     usual, known = median(past), (~np.isnan(past)).sum(axis=0)
-    deviation = value - usual
+    level = np.nan_to_num(mean(value[-LEVEL_DAYS * grid.season :]))
+    out = _outages(tape, value, usual, level, rows)
+    kept = np.where(out, np.nan, value)
+    deviation = kept - usual
     before, after = _around(deviation, len(cleaner.deviations))
     distance = np.abs(deviation)
     bounded = np.minimum(distance, 3.0 * np.nan_to_num(mean(distance), nan=np.inf))
-    level = np.nan_to_num(mean(value[-LEVEL_DAYS * grid.season :]))
     spread = np.maximum(1.2533 * np.nan_to_num(mean(bounded)), cleaning.SPREAD_FLOOR_RATIO * level) + 1e-9
     ratio = np.nan_to_num((deviation - before) / spread)
     marks = (np.sign(ratio) * (np.abs(ratio) > cleaning.KNOWN_SPIKE)).astype(np.int8)
@@ -65,11 +67,6 @@ def _clean(engine: Engine, rows: Ints) -> None:
     spike = (np.abs(ratio) > cleaning.SPIKE) & (np.abs(deviation - after) > cleaning.SPIKE * spread) & (known >= 2)
     spike &= ~_habit(marks, grid.season) & ~_habit(marks, 7 * grid.season)
     spike &= _lengths(spike) <= grid.slots(cleaning.SPIKE_S)
-    week = tape.read(tape.raw, tape.same_slot(columns, (7,), rows)[0], rows)
-    with np.errstate(invalid="ignore"):  # comparisons with NaN are false, as they should be
-        low = (value < np.sqrt(cleaning.OUTAGE_RATIO) * usual) & (usual > np.sqrt(cleaning.OUTAGE_FLOOR_RATIO) * level)
-        low &= ~(week < np.sqrt(cleaning.WEEKLY_LOW_RATIO) * usual)
-    out = low & (_lengths(low) >= cleaning.OUTAGE_SLOTS)
     expected = np.maximum(usual + before, 0.0)
     lines = slice(0, tape.size)
     tape.seen[lines, rows] &= ~out
@@ -77,9 +74,19 @@ def _clean(engine: Engine, rows: Ints) -> None:
     for ring, found in ((cleaner.marks, marks), (cleaner.deviations, deviation)):
         place = _ring(engine, len(ring))
         ring[place[:, None], rows] = found[-len(place) :]
-    for state, found, days in ((cleaner.level, value, LEVEL_DAYS), (cleaner.spread, bounded, 1)):
+    for state, found, days in ((cleaner.level, kept, LEVEL_DAYS), (cleaner.spread, bounded, 1)):
         lately = found[-days * grid.season :]
         state[:, rows] = np.nansum(lately, axis=0), (~np.isnan(lately)).sum(axis=0)
+
+
+def _outages(tape: Tape, value: Floats, usual: Floats, level: Floats, rows: Ints) -> Bools:
+    """Says which slots belong to an outage; all of shape (T, B), `level` of shape (B,)."""
+    week = tape.read(tape.raw, tape.same_slot(np.arange(len(value)), (7,), rows)[0], rows)
+    with np.errstate(invalid="ignore"):  # comparisons with NaN are false, as they should be
+        low = (value < np.sqrt(cleaning.OUTAGE_RATIO) * usual) & (usual > np.sqrt(cleaning.OUTAGE_FLOOR_RATIO) * level)
+        low &= ~(week < np.sqrt(cleaning.WEEKLY_LOW_RATIO) * usual)
+    result: Bools = low & (_lengths(low) >= cleaning.OUTAGE_SLOTS)
+    return result
 
 
 def _ring(engine: Engine, size: int) -> Ints:

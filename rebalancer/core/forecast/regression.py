@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rebalancer.core.forecast import seasons
-from rebalancer.core.forecast.grid import Grid, Ints, Tape, mean, median
+from rebalancer.core.forecast.grid import Grid, Ints, Singles, Tape, half_life, mean, median
 from rebalancer.core.forecast.seasons import LEVELS, SCALES, SIDES
 from rebalancer.core.model import Bools, Floats
 
@@ -22,6 +22,8 @@ BOUND = 6.0
 HUBER = 2.0
 HALF_LIFE_DAYS = 10.0
 STRIDE_S = 900.0
+LEVEL_S = 1800.0
+"""Half-life in which yesterday is moved to today's level."""
 WINDOW_DAYS = {True: 14, False: 56}
 """On fine grids two weeks hold enough to fit; an hourly one needs eight."""
 MIN_ROWS = 30
@@ -49,6 +51,7 @@ class Regression:
         sides: shape (ring, SIDES, 2, S), likewise.
         today: shape (season, 2, S), deviations of the last day by slot; NaN where nothing was seen.
         held: shape (3, 2, S), the newest deviations with gaps bridged, newest first.
+        level: shape (S,), by how much the root of demand lately differs from yesterday's.
     """
 
     offset: Floats
@@ -56,8 +59,9 @@ class Regression:
     spread: Floats
     base: Floats
     sides: Floats
-    today: Floats
+    today: Singles
     held: Floats
+    level: Floats
 
     @staticmethod
     def blank(grid: Grid, series: int) -> Regression:
@@ -69,8 +73,9 @@ class Regression:
             spread=np.full((scales, series), np.nan),
             base=np.full((ring, scales, series), np.nan),
             sides=np.zeros((ring, SIDES, scales, series)),
-            today=np.full((grid.season, scales, series), np.nan),
+            today=np.full((grid.season, scales, series), np.nan, dtype=np.float32),
             held=np.zeros((3, scales, series)),
+            level=np.zeros(series),
         )
 
 
@@ -84,18 +89,26 @@ def step(part: Regression, tape: Tape, found: seasons.Profile) -> None:
     part.today[slot % tape.grid.season] = deviation
     newest = np.where(np.isnan(deviation), part.held[0] * seasons.GAP_DECAY, deviation)
     part.held = np.stack([newest, part.held[0], part.held[1]])
+    clean = np.where(tape.seen[column], tape.clean[column], np.nan)
+    fresh = clean - part.base[slot % ring, 0] - part.sides[slot % ring, 0, 0]
+    keep = half_life(tape.grid.slots(LEVEL_S))
+    followed = keep * part.level + (1.0 - keep) * fresh
+    part.level = np.where(np.isnan(fresh), part.level * seasons.GAP_DECAY, followed)
 
 
 def forecast(part: Regression, tape: Tape) -> Floats:
     """Forecasts all horizons on both scales; shape (2, H, S), demand. NaN where no other day is known."""
     grid, slot, ring = tape.grid, tape.slot, len(part.base)
     *short, _ = spans = seasons.spans(grid)
-    newest = part.today[(slot - np.arange(short[-1])) % grid.season]
-    means = [_mean(newest[:span]) for span in short]
-    means.append(_mean(part.today) if spans[-1] == grid.season else means[-1])
     fitted = ~np.isnan(part.spread)
     unit = np.where(fitted, part.spread, 1.0)
     limit = np.where(fitted, BOUND, np.inf)
+    # Each bounded by itself, so that a spike of an hour does not move the mean of a day.
+    bound = (limit * unit).astype(np.float32)
+    day: Singles = np.clip(part.today, -bound, bound)
+    newest = day[(slot - np.arange(short[-1])) % grid.season]
+    means = [_mean(newest[:span]) for span in short]
+    means.append(_mean(day) if spans[-1] == grid.season else means[-1])
     level = np.clip(np.stack([*part.held, *means]) / unit, -limit, limit)
     steps = nodes(grid)
     sides = part.sides[(slot + np.array((0, *steps))) % ring]
@@ -111,10 +124,19 @@ def forecast(part: Regression, tape: Tape) -> Floats:
     return seasons.back(base + move, part.offset)
 
 
-def _mean(values: Floats) -> Floats:
+def yesterday(part: Regression, tape: Tape) -> Floats:
+    """Forecasts all horizons as yesterday, moved by how today differs from it; shape (H, S), demand."""
+    grid, slot, ring = tape.grid, tape.slot, len(part.base)
+    places = (slot + np.array(grid.ahead)) % ring
+    found: Floats = np.maximum(part.base[places, 0] + part.sides[places, 0, 0] + part.level, 0.0) ** 2
+    return found
+
+
+def _mean(values: Singles) -> Floats:
     """Mean over the first axis; zero where nothing is known."""
     known = ~np.isnan(values)
-    result: Floats = np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    total = np.where(known, values, np.float32(0.0)).sum(axis=0, dtype=np.float64)
+    result: Floats = total / np.maximum(known.sum(axis=0, dtype=np.int32), 1)
     return result
 
 
@@ -130,7 +152,9 @@ def refit(part: Regression, tape: Tape, rows: Ints) -> Bools:
     begin = max(0, tape.size - WINDOW_DAYS[grid.fine] * grid.season)
     offset = part.offset[rows]
     found = seasons.profile(tape, np.arange(begin, tape.size), rows, offset)
-    root = np.where(tape.seen[begin : tape.size][:, rows], tape.raw[begin : tape.size][:, rows], np.nan)
+    raw, clean, seen = (line[begin : tape.size][:, rows] for line in (tape.raw, tape.clean, tape.seen))
+    # A spike that nobody knew teaches nothing about how long deviations last.
+    root = np.where(seen & (raw == clean), raw, np.nan)
     deviations = seasons.scaled(root.astype(np.float64), offset) - found.base
     fine = np.ones(len(rows), dtype=bool)
     for scale, deviation in enumerate(deviations):
@@ -141,7 +165,7 @@ def refit(part: Regression, tape: Tape, rows: Ints) -> Bools:
 def _fit(part: Regression, grid: Grid, rows: Ints, scale: int, deviation: Floats, sides: Floats) -> Bools:
     """Fits on one scale, for all nodes; says which series had enough to be fitted on."""
     spread = _spread(np.abs(deviation[-7 * grid.season :]))
-    level = np.clip(seasons.levels(grid, deviation) / spread, -BOUND, BOUND)
+    level = seasons.levels(grid, np.clip(deviation / spread, -BOUND, BOUND))
     sides = np.clip(sides / spread, -BOUND, BOUND)
     target = np.clip(deviation / spread, -BOUND, BOUND)
     usable = ~np.isnan(target)

@@ -87,12 +87,17 @@ def judge(
         side = np.where(known, 1.0 * (residual > high + slack) - 1.0 * (residual < low - slack), 0.0)
         under = residual <= high + ROUNDING * root + 1e-9
     trust.sides[slot % SHIFT_WINDOW] = side
-    begun = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0)) >= SHIFT_MISSES
     over = (trust.sides == 0).all(axis=0)
-    trust.shifted = (trust.shifted | begun) & ~over
+    trust.shifted = (trust.shifted | begun(trust)) & ~over
     place = slot % grid.season
     trust.covered[place] = np.where(known, under, np.nan)
     trust.missed[place], trust.naive[place] = errors
+
+
+def begun(trust: Trust) -> Bools:
+    """Says where three of the last six outcomes lie on one side of the band; shape (S,)."""
+    result: Bools = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0)) >= SHIFT_MISSES
+    return result
 
 
 def nearest(values: tuple[float, ...], wanted: float) -> int:

@@ -201,7 +201,11 @@ def _sample(draft: Draft, demand: Demand) -> tuple[float, float] | None:
 
 
 def _origins(draft: Draft, demand: Demand, forecast: Forecast, rows: Mapping[tuple[str, str], int]) -> None:
-    """Splits the demand over origins, in replica equivalents that sum to at most what is wanted."""
+    """Splits the demand over origins, in replica equivalents that sum to at most what is wanted.
+
+    An origin without a sample has no share: what the users of other workloads do is no evidence, and replicas that
+    move on a guess move twice. Who knows better says so by `originShares`, or a window's `originFactors`.
+    """
     policy = draft.policy
     shares: dict[str, float] = {}
     if policy.demand.origin_shares:
