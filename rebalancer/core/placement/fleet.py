@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHANGED_RATIO = 0.25
 """From this share of changed workloads on, everything is planned anew."""
-DRIFT = 0.003
+DRIFT = 0.005
 """So much further from the bound than the last plan of all, as a ratio, everything is planned anew as well."""
 HELPERS_EACH, HELPERS = 3, 150
 """So many others may make room for each workload that changed, and so many at most: large fleets gain nothing by it."""
