@@ -15,6 +15,8 @@ from probes.stats import NATIVE_MAX_INDEX, NATIVE_ZERO_INDEX, PeerStats
 VERSION = 2
 SAVE_EVERY_S = 60.0
 _FIELDS = ("rtt_sum_s", "rtt_count", "ipdv_sum_s", "ipdv_count", "duplicates", "reordered", "last_ok_s", "last_sent_s")
+_MOST = 2**53
+"""Beyond it a float is no whole number any more; no counter gets there."""
 _LISTS = ("outcomes", "buckets")
 
 
@@ -55,7 +57,7 @@ def load(path: Path, cluster: str) -> dict[tuple[str, str], PeerStats]:
         (peer, proto) -> counters.
     """
     found: dict[tuple[str, str], PeerStats] = {}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         document = json.loads(path.read_bytes())
         if document["version"] == VERSION and document["cluster"] == cluster:
             for item in document["peers"]:
@@ -68,12 +70,13 @@ def _restore(item: dict[str, Any]) -> PeerStats | None:
     stats = PeerStats()
     for name in _LISTS:
         values = item[name]
-        if len(values) != len(getattr(stats, name)) or not all(isinstance(v, int) and v >= 0 for v in values):
+        if len(values) != len(getattr(stats, name)) or not all(map(_is_count, values)):
             return None  # of a version with other outcomes or buckets: sums over it would mean nothing
         setattr(stats, name, list(values))
     for name in _FIELDS:
         value = item[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+        unset = value is None and getattr(stats, name) is None
+        if not (unset or _is_count(value) or (isinstance(value, float) and 0 <= value < _MOST)):
             return None
         setattr(stats, name, value)
     stats.native = {index: count for index, count in item["native"] if _is_native(index, count)}
@@ -83,10 +86,9 @@ def _restore(item: dict[str, Any]) -> PeerStats | None:
     return stats
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
 def _is_native(index: object, count: object) -> bool:
-    return (
-        isinstance(index, int)
-        and isinstance(count, int)
-        and NATIVE_ZERO_INDEX <= index <= NATIVE_MAX_INDEX
-        and count > 0
-    )
+    return isinstance(index, int) and _is_count(count) and NATIVE_ZERO_INDEX <= index <= NATIVE_MAX_INDEX and count != 0

@@ -62,7 +62,9 @@ def split_address(text: str) -> tuple[str, int] | None:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5:
+        return None
+    if not 0 < int(port) < 65_536:
         return None
     if (":" in host) != bracketed:
         return None
@@ -83,6 +85,8 @@ def load_targets(path: Path) -> list[Target]:
         node = _compose(text)
     except (OSError, UnicodeDecodeError) as error:
         raise TargetError(f"{path}: the target file can't be read ({error}); write `[]` for no peers.") from error
+    except RecursionError:
+        raise TargetError(f"{path}: nested too deeply; write a list of {{targets, labels}}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
@@ -113,7 +117,8 @@ def _read_group(path: Path, node: yaml.Node) -> list[Target]:
     line = node.start_mark.line + 1
     try:
         group = yaml.constructor.SafeConstructor().construct_document(node)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    # PyYAML meets a tag with nonsense behind it (`!!float ""`, `!!bool x`, `!!timestamp x`) with these.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise TargetError(
             f"{path}:{line}: not a group of targets: {' '.join(str(error).split())}; put texts in quotes."
         ) from None
@@ -122,16 +127,18 @@ def _read_group(path: Path, node: yaml.Node) -> list[Target]:
     labels = group.get("labels", {})
     if not isinstance(labels, dict) or not isinstance(labels.get("cluster"), str) or not labels["cluster"]:
         raise TargetError(f"{path}:{line}: labels.cluster: the peer's cluster name is missing; add it.")
+    if not labels["cluster"].isprintable():
+        raise TargetError(f"{path}:{line}: labels.cluster: {labels['cluster']!r} is no name; use printable characters.")
     if unknown := sorted(str(key) for key in set(group) - {"targets", "labels"}):
         raise TargetError(f"{path}:{line}: {unknown[0]}: unknown field; allowed are targets and labels.")
-    if not isinstance(labels.get("region", ""), str):
-        raise TargetError(f"{path}:{line}: labels.region: {labels['region']!r} is no text; put it in quotes.")
+    if not isinstance(labels.get("region", ""), str) or not labels.get("region", "").isprintable():
+        raise TargetError(f"{path}:{line}: labels.region: {labels['region']!r} is no printable text; put it in quotes.")
     draining = str(labels.get("draining", "false")).lower()
     if draining not in ("true", "false"):
         raise TargetError(f"{path}:{line}: labels.draining: {draining!r} is neither true nor false.")
     targets = []
     for text in group["targets"]:
-        address = split_address(text) if isinstance(text, str) else None
+        address = split_address(text) if isinstance(text, str) and text.isprintable() else None
         if address is None:
             raise TargetError(
                 f"{path}:{line}: targets: {text!r} is not `host:port` with a port of 1 to 65535; IPv6 goes in brackets."

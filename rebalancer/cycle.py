@@ -233,8 +233,9 @@ class Cycle:
         for (workload, cluster), why in sorted(demand.censored.items()):
             hidden.setdefault(workload, {})[cluster] = why
         known: dict[str, Demand | Unknown] = {
-            w: replace(d, cpu_cores=cpu.get(w, {}), censored=hidden.get(w, {})) for w, d in found.items()
-        }  # fmt: skip
+            w: replace(d, cpu_cores=cpu.get(w, {}), censored=hidden.get(w, {}), peaks_known=w not in demand.peakless)
+            for w, d in found.items()
+        }
         missing = Unknown("demand-unknown", detail="; ".join(demand.errors) or "no series of this workload was found")
         snapshot = Snapshot(
             at_s=now,

@@ -81,6 +81,7 @@ class DemandAnswer:
         censored: (workload, cluster) -> why its CPU hides some of what was wanted.
         peaks: workload -> shape (slots,), the largest short rate within each slot relative to its mean, at least 1;
             NaN where unknown.
+        peakless: workloads whose newest peaks are not known, though they were asked for.
     """
 
     keys: tuple[tuple[str, str, str], ...]
@@ -92,6 +93,7 @@ class DemandAnswer:
     errors: tuple[str, ...] = ()
     censored: Mapping[tuple[str, str], str] = field(default_factory=dict)
     peaks: Mapping[str, Floats] = field(default_factory=dict)
+    peakless: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

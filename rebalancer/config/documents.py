@@ -107,7 +107,8 @@ def parse(text: str, where: str) -> list[Document]:
                     ]
                 )
             documents.append(Document(where, data, lines))
-    except (yaml.YAMLError, ValueError) as error:
+    # PyYAML meets a tag with nonsense behind it (`!!float ""`, `!!bool x`, `!!timestamp x`) with the last two.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         mark = getattr(error, "problem_mark", None) or (loader and loader.get_mark())
         line = f":{mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
@@ -138,6 +139,9 @@ def read_files(paths: Iterable[Path]) -> list[Document]:
             problems.append(f"{path}: the folder holds no *.yaml file; put the policies there or name another path")
         for file in files:
             try:
+                if file.exists() and not file.is_file():
+                    problems.append(f"{file}: is no regular file; write the documents to a file")
+                    continue
                 if file.stat().st_size > MAX_FILE_BYTES:
                     problems.append(f"{file}: larger than {MAX_FILE_BYTES} bytes; split it")
                     continue

@@ -91,6 +91,8 @@ _REFUSE = (
     ("taint-not-tolerated", "A taint of the cluster is not tolerated.", "Add a toleration, or wait for its end."),
     ("residency-empty", "No cluster fulfils scheduling, propagation and residency together.",
      "Compare the selectors that are named."),
+    ("peaks-unknown", "How far demand rises within the slots of its history is not known; its means alone are too low.",
+     "See the errors of the cycle; with telemetry.rateWindow as long as historyStep no peaks are asked for."),
     ("at-max", "The policy's maximum is reached.", "Raise replicas.max or perCluster.max."),
     ("at-min", "The policy's minimum is reached.", "Lower replicas.min."),
     ("stabilising", "Demand changed too short a time ago for replicas to follow it.",

@@ -25,7 +25,7 @@ from rebalancer.adapters.telemetry.backend import Counts
 from rebalancer.adapters.telemetry.demand import NEXT_CYCLE
 from rebalancer.adapters.telemetry.grid import of_window
 from rebalancer.adapters.telemetry.recording import Recording, write
-from rebalancer.adapters.telemetry.view import MetricsTelemetry
+from rebalancer.adapters.telemetry.view import DEADLINE_S, MetricsTelemetry
 from rebalancer.api.base import API_VERSION
 from rebalancer.api.controller import RebalancerConfigSpec
 from rebalancer.core.model import TOTAL, Placement
@@ -46,6 +46,8 @@ from rebalancer.rollouts import MemoryStore, Rollouts, TickReport
 from rebalancer.worlds.kernels import Kernels
 
 ASK_S = 10.0
+TELEMETRY_SHARE = 0.8
+"""Share of the cycle's deadline in which the metrics must have answered."""
 RECORD_CALLS = 40
 """Each has its own deadline and goes on where the last one stopped."""
 
@@ -141,7 +143,11 @@ class LiveWorld:
         self.clock = SystemClock()
         self.clients = Clients(config.clusters, hub)
         self.actuator = KubernetesActuator(config.clusters, self.clients)
-        self.telemetry = MetricsTelemetry(live.spec.telemetry, config.clusters, self.clock, counts)
+        # What is answered late must not cost what was answered in time.
+        deadline_s = min(DEADLINE_S, TELEMETRY_SHARE * live.spec.cycle.deadline)
+        self.telemetry = MetricsTelemetry(
+            live.spec.telemetry, config.clusters, self.clock, counts, deadline_s=deadline_s
+        )
         self.journal = SqliteJournal(live.spec.journal or ":memory:")
         self.notifier = KubernetesNotifier(self.clients.members, self.actuator.uid_of)
         self.problems: list[str] = []

@@ -253,6 +253,14 @@ GOLDEN: dict[str, tuple[str, str]] = {
         POLICY + "  paused: 2001-99-99\n",
         "fleet.yaml:8: not valid YAML: month must be in 1..12; check indentation and quotes there",
     ),
+    "a number that is none": (
+        POLICY + "  paused: !!float ''\n",
+        "fleet.yaml:8: not valid YAML: string index out of range; check indentation and quotes there",
+    ),
+    "a flag that is none": (
+        POLICY + "  paused: !!bool zz\n",
+        "fleet.yaml:8: not valid YAML: 'zz'; check indentation and quotes there",
+    ),
     "a field whose name is a list": (
         POLICY + "  ? [a]\n  : b\n",
         "fleet.yaml:7: not valid YAML: a field's name must be a word; check indentation and quotes there",

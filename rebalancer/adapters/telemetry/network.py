@@ -149,7 +149,7 @@ class Recordings:
             for metric in (SAMPLES, LAST_OK):
                 found = (await self._backend.query(times(metric, back=True), now)).series
                 ends[metric] = {_pair(one.labels): float(one.values[0]) for one in found}
-            ages = {_pair(one.labels): float(one.values[0]) for one in last if one.labels["__name__"] == LAST_OK}
+            ages = {_pair(one.labels): float(one.values[0]) for one in last if one.labels.get("__name__") == LAST_OK}
             for key, value in _single(last)[0].items():
                 self._known[key] = (value, _end(key, ends, ages, now))
 

@@ -35,17 +35,15 @@ class Peaks:
         self.source, self._ring = source, Ring()
 
     async def fetch(self, grid: Grid, window_s: float) -> list[str]:
-        """Asks for what is not there yet; returns a sentence where that failed. What is missing counts as no peak.
+        """Asks for what is not there yet; returns a sentence where that failed.
 
         Args:
             grid: slots of the history.
-            window_s: window of the short rate; where a slot is no longer, nothing is asked for.
+            window_s: window of the short rate, shorter than a slot.
         """
-        self._ring.move(grid)
+        self.move(grid)
         every_s = window_s / LOOKS
         looks = int(grid.step_s / every_s)
-        if window_s >= grid.step_s:
-            return []
         found = Found()
         self._ring.bound(self.source.chunk(grid.step_s, looks))
         newer = self._ring.newer(())
@@ -76,10 +74,27 @@ class Peaks:
         # Rates are stretched to the ends of their windows; no minute holds more than the whole slot does.
         self._ring.put(part, {k: np.clip(row, 1.0, looks) for k, row in rows.items()})
 
+    def move(self, grid: Grid) -> None:
+        """Moves to a window, as the history of means does."""
+        self._ring.move(grid)
+
     @property
     def rows(self) -> Mapping[str, Floats]:
         """Ratios by workload, shape (slots,), at least 1; NaN where unknown."""
         return {key[0]: row for key, row in self._ring.rows.items()}
+
+
+def unknown(rows: Mapping[Key, Floats], ratios: Mapping[str, Floats]) -> set[str]:
+    """Returns the workloads that have demand in the newest slot, and no word of how far it rose within it.
+
+    Args:
+        rows: means of one source.
+        ratios: its peaks, shape (slots,), NaN where unknown.
+    """
+    return {
+        workload for (workload, _, _), row in rows.items()
+        if len(row) and row[-1] > 0 and not (workload in ratios and np.isfinite(ratios[workload][-1]))
+    }  # fmt: skip
 
 
 def together(parts: Sequence[tuple[Mapping[Key, Floats], Mapping[str, Floats]]]) -> dict[str, Floats]:

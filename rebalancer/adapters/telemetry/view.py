@@ -16,7 +16,7 @@ from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, Found, Source
 from rebalancer.adapters.telemetry.errors import AnswerError
 from rebalancer.adapters.telemetry.grid import Grid, of_window, when
 from rebalancer.adapters.telemetry.network import Recordings
-from rebalancer.adapters.telemetry.peaks import Peaks, together
+from rebalancer.adapters.telemetry.peaks import Peaks, together, unknown
 from rebalancer.adapters.telemetry.presence import Presence, best_of
 from rebalancer.adapters.telemetry.ring import Key
 from rebalancer.api.cluster import MemberCluster
@@ -52,6 +52,7 @@ class _Part:
     views: dict[str, View] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     peaks: dict[tuple[str, str, str, bool], Mapping[str, Floats]] = field(default_factory=dict)
+    peakless: dict[tuple[str, str, str, bool], set[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -124,7 +125,8 @@ class MetricsTelemetry:
             (part.found[id_].rows, {w: ratio for w, ratio in ratios.items() if w in mine[id_]})
             for part in parts for id_, ratios in part.peaks.items()
         ])  # fmt: skip
-        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden, peaks)
+        peakless = frozenset(w for part in parts for id_, some in part.peakless.items() for w in some & mine[id_])
+        return DemandAnswer(keys, units, values, latest, views, used, tuple(problems), hidden, peaks, peakless)
 
     async def room(self) -> RoomAnswer:
         """See Telemetry. Cordoned nodes don't count."""
@@ -221,16 +223,23 @@ class MetricsTelemetry:
         return part
 
     async def _peaks(self, side: _Side, grid: Grid, end_s: float, part: _Part) -> None:
-        """Asks for peaks in what is left of the time; without them the means stand for themselves."""
-        known = [peaks for id_, peaks in side.peaks.items() if part.found[id_].answered]
-        late = f"peaks of demand: {side.backend.url} did not answer within {self._deadline_s:g} s; it {NEXT_CYCLE}."
+        """Asks for peaks in what is left of the time; those who have none then are named."""
+        if self._spec.rate_window >= grid.step_s:
+            return
+        asked = {id_: peaks for id_, peaks in side.peaks.items() if part.found[id_].answered}
+        failed = set(asked)
         try:
             async with asyncio.timeout_at(end_s):
-                for said in await asyncio.gather(*(one.fetch(grid, self._spec.rate_window) for one in known)):
-                    part.problems += said
+                answers = await asyncio.gather(*(one.fetch(grid, self._spec.rate_window) for one in asked.values()))
+            failed = {id_ for id_, said in zip(asked, answers, strict=True) if said}
+            part.problems += [sentence for said in answers for sentence in said]
         except TimeoutError:
-            part.problems.append(late)
-        part.peaks = {id_: peaks.rows for id_, peaks in side.peaks.items()}
+            late = f"{side.backend.url} did not answer within {self._deadline_s:g} s; it {NEXT_CYCLE}."
+            part.problems.append(f"peaks of demand: {late}")
+        for id_, peaks in side.peaks.items():
+            peaks.move(grid)
+            part.peaks[id_], rows = peaks.rows, part.found[id_].rows
+            part.peakless[id_] = {key[0] for key in rows} if id_ in failed else unknown(rows, peaks.rows)
 
     async def _fill(self, side: _Side, asks: tuple[Ask, ...], grid: Grid, now: float, part: _Part) -> None:
         sources = self._sources(side, asks)

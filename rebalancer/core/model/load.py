@@ -26,6 +26,7 @@ class Demand:
         missing: clusters whose part is missing from the numbers; their last known part is held in them.
         censored: clusters where CPU hides some of what was wanted -> why: pods are throttled or at their limit.
         as_of_s: time of the newest sample; NaN if none.
+        peaks_known: whether the newest history says how far demand rises within its slots; means alone are too low.
     """
 
     unit: str
@@ -36,6 +37,7 @@ class Demand:
     censored: Mapping[str, str] = field(default_factory=dict)
     as_of_s: float = float("nan")
     cpu_cores: Mapping[str, float] = field(default_factory=dict)
+    peaks_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

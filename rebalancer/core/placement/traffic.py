@@ -57,27 +57,32 @@ def _path(
 ) -> tuple[float, list[tuple[int, int]]] | None:
     """The cheapest way from an origin in need to a free replica: (its cost, its (origin, cluster) steps)."""
     rows, columns = range(len(need)), range(len(free))
+    # Against the largest cost, or rounding would find ever cheaper circles.
+    least = 1e-12 * max(1.0, max((abs(c) for row in cost for c in row), default=0.0))
     at = [0.0 if free[c] > EPS else math.inf for c in columns]
     of = [math.inf for _ in rows]
     via_of, via_at = [-1 for _ in rows], [-1 for _ in columns]
-    changed = True
-    while changed:
+    # A cheapest way has no circle, so that so many rounds find it.
+    for _ in range(2 * (len(rows) + len(columns))):
         changed = False
         for r in rows:
             for c in columns:
-                if at[c] + cost[r][c] < of[r] - 1e-12:
+                if at[c] + cost[r][c] < of[r] - least:
                     of[r], via_of[r], changed = at[c] + cost[r][c], c, True
         for c in columns:
             for r in rows:
-                if flow[r][c] > EPS and of[r] - cost[r][c] < at[c] - 1e-12:
+                if flow[r][c] > EPS and of[r] - cost[r][c] < at[c] - least:
                     at[c], via_at[c], changed = of[r] - cost[r][c], r, True
+        if not changed:
+            break
     start = min((r for r in rows if need[r] > EPS), key=lambda r: of[r], default=-1)
     if start < 0 or math.isinf(of[start]):
         return None
     path, r = [], start
-    while True:
+    for _ in range(len(rows) + len(columns)):
         c = via_of[r]
         path.append((r, c))
         if via_at[c] < 0:
             return of[start], path
         r = via_at[c]
+    return None

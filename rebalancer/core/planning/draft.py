@@ -131,14 +131,16 @@ def _amounts(
         _hold(draft, now, current, ground)
     else:
         raw = math.ceil(draft.demand / draft.capacity - 1e-9)
-        back = _back(draft, ground)
+        doubt = (
+            "demand-partial" if demand.missing else "cluster-lost" if _back(draft, ground)
+            else "" if demand.peaks_known else "peaks-unknown"
+        )  # fmt: skip
         # What is partly unknown proves no calm: the whole window has to be seen before anything is taken away.
-        _hold(draft, now, max(raw, current) if demand.missing or back else raw, ground)
+        _hold(draft, now, max(raw, current) if doubt else raw, ground)
         draft.wanted = scaling.wanted(
             policy, draft.demand, draft.capacity, current, draft.recommendations, now,
             scaling.behaviour(policy, ground.settings.scaling),
-            may_decrease=not demand.missing and not back and not policy.frozen,
-            why_not="demand-partial" if demand.missing else "cluster-lost" if back else "freeze",
+            may_decrease=not doubt and not policy.frozen, why_not=doubt or "freeze",
         )  # fmt: skip
     for reason in draft.wanted.held:
         detail = f"{draft.wanted.raw} would do, {current} stay" if draft.wanted.raw < current else ""

@@ -329,6 +329,7 @@ UNKNOWN: dict[str, Callable[[Snapshot], Snapshot]] = {
     "demand-unknown": lambda s: replace(s, demand={WEB: Unknown("demand-unknown", detail="no series")}),
     "demand is no number": lambda s: replace(s, demand={WEB: Demand("requests/s", float("nan"))}),
     "demand-partial": lambda s: replace(s, demand={WEB: replace(_known(s), missing=("us-1",))}),
+    "demand whose peaks are not known": lambda s: replace(s, demand={WEB: replace(_known(s), peaks_known=False)}),
     "view-partial": lambda s: replace(s, views={**s.views, "us-1": View("partial", NOW - 60, "half")}),
     "a stale view": lambda s: replace(s, views={**s.views, "us-1": View("stale", NOW - 600, "old")}),
     "cluster-suspect": lambda s: replace(s, clusters={**s.clusters, "us-1": cluster_state("us-1", seen_s=NOW - 60)}),
@@ -442,6 +443,7 @@ REFUSED: dict[str, Case] = {
     ),
     "demand-unknown": Case(dict(SETTLED), EVERYWHERE, change={"seen": Unknown("demand-unknown")}),
     "demand-partial": Case(dict(SETTLED), LESS, change={"seen": demand(LESS, missing=("us-1",))}),
+    "peaks-unknown": Case(dict(SETTLED), LESS, change={"seen": replace(demand(LESS), peaks_known=False)}),
     "capacity-unknown": Case(dict(SETTLED), EVERYWHERE, replace(POLICY, capacity_per_replica=None)),
     "view-partial": Case(dict(SETTLED), EVERYWHERE, change={"views": failed_view("us-1")}),
     "cluster-suspect": Case(

@@ -51,7 +51,13 @@ def edited(**change: object) -> str:
         ("native buckets of another shape", edited(native=[1])),
         ("negative counts", edited(duplicates=-1)),
         ("text for numbers", edited(rtt_sum_s="1")),
+        ("a time that is no number", edited(last_ok_s=float("nan"))),
+        ("a sum that is no number", edited(rtt_sum_s=float("nan"))),
+        ("a sum that is missing", edited(rtt_sum_s=None)),
+        ("a time that no clock shows", edited(last_ok_s=10**400)),
+        ("counts that nobody reaches", edited(outcomes=[10**400] * 10)),
         ("a list at the root", "[]"),
+        ("a list in a list in a list", "[" * 200_000),
     ],
 )
 def test_an_unusable_file_is_an_empty_beginning(sentence: str, text: str, tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ def test_json_and_yaml_in_file_sd_shape_say_the_same(tmp_path: Path) -> None:
         ("a number as address", "- {labels: {cluster: a}, targets: [8620]}", "8620 is not `host:port`"),
         ("an unknown field", "- {labels: {cluster: a}, targets: [], port: 1}", "port: unknown field"),
         ("a drain mark that is no flag", "- {labels: {cluster: a, draining: soon}, targets: []}", "'soon' is neither"),
+        ("a tag with nonsense", "- {targets: [!!float ''], labels: {cluster: a}}", "t.yaml:1: not a group of targets"),
+        ("a flag that is none", "- {targets: [], labels: {cluster: !!bool zz}}", "t.yaml:1: not a group of targets"),
+        ("a date that is none", "- {targets: [], labels: {cluster: !!timestamp x}}", "t.yaml:1: not a group of"),
+        ("a port of 5000 digits", f"- {{labels: {{cluster: a}}, targets: ['a:{'9' * 5000}']}}", "is not `host:port`"),
+        ("a list in a list in a list", "[" * 100_000, "nested too deeply"),
+        ("half a character", '- {labels: {cluster: "\\ud800"}, targets: []}', "labels.cluster: '\\ud800' is no name"),
         ("the same address twice", "- {labels: {cluster: a}, targets: ['b:1', 'b:1']}", "a has b:1 twice"),
     ],
 )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rebalancer.adapters.telemetry.peaks import together
 from rebalancer.core.model import Floats
 from rebalancer.ports import DemandAnswer, DemandWindow
-from tests.unit.adapters.telemetry.servers import serving
-from tests.unit.adapters.telemetry.test_view import NOW, WEB, Clock, fake, telemetry
+from tests.unit.adapters.telemetry.servers import Handler, always, failure, serving, success
+from tests.unit.adapters.telemetry.test_view import NOW, WEB, WINDOW, Clock, fake, one_demand, telemetry
 
 NAN = np.nan
 ONE, TWO = ("shop/web", "", "eu-1"), ("shop/web", "", "us-1")
@@ -87,3 +87,64 @@ def test_what_is_asked_for(step_s: float, queries: int) -> None:
         assert answer.peaks == {}
     else:
         np.testing.assert_array_equal(answer.peaks["default/web"], np.full(10, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("answer", "unknown"),
+    [
+        pytest.param("served", False, id="peaks that are answered are known"),
+        pytest.param("refused", True, id="a query that fails says nothing of peaks"),
+        pytest.param("empty", True, id="an empty answer says nothing where there is demand"),
+        pytest.param("nan", True, id="a peak that is no number is not known"),
+    ],
+)
+def test_where_peaks_are_not_known_it_is_said(answer: str, unknown: bool) -> None:
+    clock = Clock()
+    usual = fake({"eu-1": 3.0, "us-1": 3.0}, clock.now, origin="eu")
+
+    def behave(handler: Handler) -> None:
+        if "max_over_time((" not in handler.form["query"] or answer == "served":
+            usual(handler)
+        elif answer == "refused":
+            always(422, failure("execution", "query processing would load too many samples into memory"))(handler)
+        else:
+            ends = np.arange(float(handler.form["start"]), float(handler.form["end"]) + 1, float(handler.form["step"]))
+            series = {"metric": {"namespace": "default", "service": "web"}, "values": [[t, "NaN"] for t in ends]}
+            handler.answer(200, success([series] if answer == "nan" else [], "matrix"))
+
+    with serving(behave) as server:
+        found = asyncio.run(one_demand(clock, {"url": server.url}))
+    assert found.peakless == (frozenset({"default/web"}) if unknown else frozenset())
+    assert all(view.complete for view in found.views.values())
+    assert any("peaks of demand" in error for error in found.errors) is (answer == "refused")
+    np.testing.assert_array_equal(found.values, np.full((2, 10), 3.0))
+
+
+def test_peaks_move_with_the_window_while_nothing_is_answered() -> None:
+    clock = Clock()
+    usual = fake({"eu-1": 3.0, "us-1": 3.0}, clock.now, origin="eu")
+    peak_s = WINDOW.end_s - 1500
+
+    def behave(handler: Handler) -> None:
+        if "max_over_time((" in handler.form["query"]:
+            ends = np.arange(float(handler.form["start"]), float(handler.form["end"]) + 1, float(handler.form["step"]))
+            values = [[t, "4" if t == peak_s else "1"] for t in ends]
+            series = {"metric": {"namespace": "default", "service": "web"}, "values": values}
+            handler.answer(200, success([series], "matrix"))
+        elif "step" not in handler.form and "rate(" in handler.form["query"] and clock.at > NOW:
+            always(503, b"")(handler)
+        else:
+            usual(handler)
+
+    async def work(url: str) -> list[DemandAnswer]:
+        tele = telemetry(clock, {"url": url})
+        answers = [await tele.demand(WINDOW, WEB)]
+        clock.at += 600
+        answers.append(await tele.demand(DemandWindow(WINDOW.start_s + 600, WINDOW.end_s + 600, 300.0), WEB))
+        await tele.close()
+        return answers
+
+    with serving(behave) as server:
+        first, second = asyncio.run(work(server.url))
+    assert list(np.flatnonzero(first.peaks["default/web"] > 1)) == [4]
+    assert list(np.flatnonzero(second.peaks["default/web"] > 1)) == [2], "two slots later, at the same time"
