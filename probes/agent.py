@@ -28,6 +28,7 @@ from probes.reflector import Limits, Reflector
 from probes.reload import TargetList, Watched
 from probes.sender import Sender, SenderSettings, calm_collector
 from probes.states import Vantage
+from probes.stats import PeerStats
 from probes.targets import TargetError, load_targets
 
 VERSION = "0.1.0"
@@ -53,7 +54,7 @@ class Agent:
             config.interval_s, config.timeout_s, flows=config.flows, total_pps=config.max_pps, bind=bind
         )
         self.sender = Sender(settings, keys=keys, on_lag=self._on_lag)
-        before = state.load(config.state_file, config.cluster) if config.state_file else {}
+        before = _counters_before(config)
         self.mesh = Mesh(config, self.sender, lambda peer, proto: before.pop((peer, proto), None))
         self.tcp = tcp.TcpProber()
         self._tcp_server: asyncio.Server | None = None
@@ -153,7 +154,6 @@ class Agent:
 
     async def _watch(self, stop: asyncio.Event) -> None:
         next_snapshot_s = 0.0
-        next_save_s = time.monotonic() + state.SAVE_EVERY_S
         while not stop.is_set():
             now_s = time.monotonic()
             self.list.poll(now_s)
@@ -167,9 +167,6 @@ class Agent:
                 next_snapshot_s = now_s + SNAPSHOT_EVERY_S
             if self.config.tcp_fallback:
                 self.mesh.fall_back(self.tcp)
-            if now_s >= next_save_s:
-                self._save()
-                next_save_s = now_s + state.SAVE_EVERY_S
             try:
                 await asyncio.wait_for(stop.wait(), WATCH_EVERY_S)
             except TimeoutError:
@@ -180,10 +177,13 @@ class Agent:
         if self.reflector is None:
             return
         self.incoming.see(self.reflector.packets, now_s)
-        reached, why = self.incoming.judge(self.mesh.answering(), now_s)
+        reached, why = self._judged(now_s)
         if reached is not None and reached != self._reached:
             self._reached = reached
             log.log(logging.INFO if reached else logging.ERROR, "%s: %s", self._known_as, why)
+
+    def _judged(self, now_s: float) -> tuple[bool | None, str]:
+        return self.incoming.judge(self.mesh.answering(), now_s, shared=self.mesh.shares_address)
 
     @property
     def _known_as(self) -> str:
@@ -195,7 +195,7 @@ class Agent:
 
     def _notes(self) -> list[str]:
         """What a person should know beside the table of peers."""
-        _reached, why = self.incoming.judge(self.mesh.answering(), time.monotonic())
+        _reached, why = self._judged(time.monotonic())
         notes = [f"{self._known_as}: {why}"]
         if self.list.expired:
             notes.append(f"{self.config.targets_file}: no usable target list for a day; probing has stopped")
@@ -246,7 +246,7 @@ class Agent:
                 "probe_config_last_reload_successful": int(self.list.ok),
                 "probe_config_last_reload_success_timestamp_seconds": self.list.read_at_s,
                 "probe_active": int(self.mesh.active and not self.list.expired),
-                "probe_reached": self.incoming.judge(self.mesh.answering(), time.monotonic())[0],
+                "probe_reached": self._judged(time.monotonic())[0],
                 "probe_self_rtt_seconds": self.mesh.self_stats.last_rtt_s if vantage.self_ok else None,
             },
             version=VERSION,
@@ -271,6 +271,17 @@ def _cannot_bind(field: str, host: str, port: int, error: OSError) -> ConfigProb
     if error.errno == errno.EADDRINUSE:
         return ConfigProblem(f"{field}: {host}:{port} is in use by another process; stop it, or set another {field}.")
     return ConfigProblem(f"{field}: {host}:{port} can't be opened ({error.strerror}); set another {field}.")
+
+
+def _counters_before(config: AgentConfig) -> dict[tuple[str, str], PeerStats]:
+    """What an agent that was stopped left behind; without that file counters begin at 0."""
+    if config.state_file is None:
+        return {}
+    there = config.state_file.exists()
+    before = state.load(config.state_file, config.cluster)
+    if there and not before:
+        log.warning("%s: holds no counters of %s that can be used; they begin at 0.", config.state_file, config.cluster)
+    return before
 
 
 def _start(path: Path) -> Agent:

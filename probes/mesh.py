@@ -116,6 +116,7 @@ class Mesh:
         self._sender = sender
         self._restore = restore or (lambda _cluster, _proto: None)
         self._names: dict[str, str] = {}
+        self._hosts: frozenset[str] = frozenset()
         self._own_hosts = frozenset((_own_host(config),))
         self._due: dict[tuple[str, str, int], float] = {}
         self._resolving: set[asyncio.Task[None]] = set()
@@ -218,6 +219,7 @@ class Mesh:
                 host = str(path.address[0]) if path and path.address else target.host
                 names.setdefault(host, set()).add(peer.cluster)
         self._renamed = True
+        self._hosts = frozenset(names)
         # Two clusters behind one address can't be told apart by it.
         self._names = {host: next(iter(clusters)) for host, clusters in names.items() if len(clusters) == 1}
 
@@ -227,9 +229,14 @@ class Mesh:
             return self._config.cluster
         return self._names.get(host, "unknown")
 
+    @property
+    def shares_address(self) -> bool:
+        """Whether a peer has this agent's own address: behind one NAT, or all on one machine."""
+        return not self._own_hosts.isdisjoint(self._hosts)
+
     def allows(self, host: str) -> bool:
         """Returns whether an address may be answered without keys: a target, or in an allowed network."""
-        if host in self._names or host in self._own_hosts:
+        if host in self._hosts or host in self._own_hosts:
             return True
         address = ipaddress.ip_address(host.partition("%")[0])
         return any(address in network for network in self._networks if network.version == address.version)

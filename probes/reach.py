@@ -34,12 +34,13 @@ class Incoming:
                 self._counts[cluster] = count
                 self._heard_s[cluster] = now_s
 
-    def judge(self, answering: Collection[str], now_s: float) -> tuple[bool | None, str]:
+    def judge(self, answering: Collection[str], now_s: float, *, shared: bool = False) -> tuple[bool | None, str]:
         """Returns whether the peers reach this agent (None: can't be told), and the sentence for people.
 
         Args:
             answering: peers that answer this agent's own probes, so that they live and could probe it.
             now_s: monotonic time.
+            shared: whether a peer has the same address as this agent, so that its probes look like own ones.
         """
         heard = sorted(name for name, at_s in self._heard_s.items() if now_s - at_s <= WINDOW_S)
         if heard:
@@ -49,6 +50,8 @@ class Incoming:
             return None, "no peer answers, so nobody can tell"
         if now_s - self._begun_s <= WINDOW_S:
             return None, "not reached yet"
+        if shared:
+            return None, "a peer has the same address as this agent, so nobody can tell whose probes arrive"
         return False, (
             f"NOT reached: {_some(sorted(answering))} answer, but no probe of theirs arrived for {WINDOW_S:.0f} s; "
             "check `advertise`, their target lists and the firewall"

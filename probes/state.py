@@ -1,4 +1,8 @@
-"""Counters that survive a restart: written once a minute, replaced as a whole, ignored when they are another's."""
+"""Counters that survive a restart: written when the agent is stopped, used once, ignored when they are another's.
+
+After a crash counters begin at 0. An older state would be a step back to what Prometheus has seen already, which it
+takes for a restart at 0 with all of the old counts as new.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from probes.exposition import Series
 from probes.stats import NATIVE_MAX_INDEX, NATIVE_ZERO_INDEX, PeerStats
 
 VERSION = 2
-SAVE_EVERY_S = 60.0
 _FIELDS = ("rtt_sum_s", "rtt_count", "ipdv_sum_s", "ipdv_count", "duplicates", "reordered", "last_ok_s", "last_sent_s")
 _MOST = 2**53
 """Beyond it a float is no whole number any more; no counter gets there."""
@@ -51,7 +54,7 @@ def save(path: Path, content: bytes) -> None:
 
 
 def load(path: Path, cluster: str) -> dict[tuple[str, str], PeerStats]:
-    """Reads the counters of before; a missing, broken or foreign file is an empty beginning.
+    """Takes the counters of before out of their file; a missing, broken or foreign one is an empty beginning.
 
     Returns:
         (peer, proto) -> counters.
@@ -59,6 +62,7 @@ def load(path: Path, cluster: str) -> dict[tuple[str, str], PeerStats]:
     found: dict[tuple[str, str], PeerStats] = {}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         document = json.loads(path.read_bytes())
+        path.unlink()  # of no use twice: a crash from now on begins at 0
         if document["version"] == VERSION and document["cluster"] == cluster:
             for item in document["peers"]:
                 if (stats := _restore(item)) is not None:

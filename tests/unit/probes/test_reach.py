@@ -39,6 +39,14 @@ def test_the_verdict(
     assert words in why, sentence
 
 
+def test_behind_one_address_nobody_can_tell() -> None:
+    incoming = Incoming("a", 0.0)
+    incoming.see({("a", "ok"): 9}, 90.0)
+    found, why = incoming.judge(["b"], 100.0, shared=True)
+    assert found is None
+    assert "same address" in why
+
+
 def test_a_peer_that_was_heard_long_ago_proves_nothing_any_more() -> None:
     incoming = Incoming("a", 0.0)
     incoming.see({("b", "ok"): 5}, 10.0)
