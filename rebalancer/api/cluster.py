@@ -33,7 +33,7 @@ class PriceWindowSpec(WindowSpec):
 
 
 class PriceSpec(Model):
-    """Prices in USD; an unknown price takes no part in cost terms."""
+    """Prices in USD, egress per GiB; an unknown price counts as the mean of the known, so that it decides nothing."""
 
     cpu_core_hour: float | None = Field(default=None, ge=0)
     memory_gib_hour: float | None = Field(default=None, ge=0)

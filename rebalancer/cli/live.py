@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import cast
 from rich.console import Console
 
 from rebalancer import config as cfg
+from rebalancer.core.policy import Policy
 from rebalancer.cycle import CycleReport
 from rebalancer.errors import ConfigError, RebalancerError
 from rebalancer.report import plan as report
@@ -67,10 +68,24 @@ async def _first_cycle(live: Live) -> CycleReport:
     """
     async with _opened(live) as world:
         found = await world.run_cycle()
+        idle = _idle(world.policies(), found)
     _unusable(found.outcome, found.errors)
     return replace(
-        found, plan=report.without_observe_only(found.plan), errors=(*world.problems, *found.errors)
+        found, plan=report.without_observe_only(found.plan), errors=(*world.problems, *idle, *found.errors)
     )  # fmt: skip
+
+
+def _idle(policies: Mapping[str, Policy], found: CycleReport) -> list[str]:
+    """A sentence for each policy that selects nothing, as far as every cluster was seen and nothing is in dispute."""
+    states = found.snapshot.clusters
+    if any(state.seen_s is None or state.error for state in states.values()) or found.errors:
+        return []
+    used = set(found.snapshot.policies.values())
+    return [
+        f"policy {key}: selects no Deployment of namespace {policy.namespace} in {', '.join(sorted(states))}; correct "
+        "its podSelector or workloadRef, or deploy what it is for"
+        for key, policy in sorted(policies.items()) if key not in used
+    ]  # fmt: skip
 
 
 async def _plan(live: Live, output: str) -> int:
@@ -79,7 +94,7 @@ async def _plan(live: Live, output: str) -> int:
         print(report.as_json(found.plan, found.errors))
     else:
         Console(soft_wrap=not sys.stdout.isatty()).print(report.render(found.plan, found.errors))
-    return report.exit_code(found.plan)
+    return report.exit_code(found.plan) or (3 if found.errors else 0)
 
 
 def _unusable(outcome: str, errors: Sequence[str]) -> None:
@@ -97,12 +112,16 @@ def _unusable(outcome: str, errors: Sequence[str]) -> None:
 
 
 async def _explain(live: Live, workload: str) -> int:
-    plan = (await _first_cycle(live)).plan
+    found = await _first_cycle(live)
+    plan = found.plan
     try:
         lines = report.explain(plan, workload)
     except KeyError:
         known = ", ".join(sorted(plan.workloads)) or "none"
-        raise RebalancerError(f"{workload}: no policy selects such a workload; known: {known}") from None
+        dark = [name for name, state in sorted(found.snapshot.clusters.items()) if state.seen_s is None]
+        unseen = f"; {', '.join(dark)} could not be seen, so that more may be there" if dark else ""
+        named = "" if "/" in workload else "; write it as namespace/name"
+        raise RebalancerError(f"{workload}: no policy selects such a workload{named}; known: {known}{unseen}") from None
     print("\n".join(lines))
     return 0
 

@@ -77,7 +77,7 @@ def _state(forecast: Forecast, row: int) -> str:
 
 def _origin(forecast: Forecast, row: int) -> str:
     origin = forecast.keys[row][1]
-    return "all origins" if origin == TOTAL else f"from {origin}"
+    return "all origins (peaks of the slots)" if origin == TOTAL else f"from {origin} (means)"
 
 
 def as_text(forecast: Forecast, history: History, workload: str) -> str:

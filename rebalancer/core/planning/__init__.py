@@ -180,7 +180,7 @@ def _shortfall(draft: Draft, placed: placement.Placed) -> None:
     """Notes replicas that found no place, and the first reason of each cluster that could not take them."""
     unplaced = placed.unplaced - draft.waits
     if unplaced > 0:
-        why = ", ".join(f"{c}: {r}" for c, r in sorted(draft.barred.items())) or "no cluster is allowed"
+        why = ", ".join(f"{c}: {r}" for c, r in sorted(draft.barred.items())) or "no cluster has the room"
         reason = "residency-empty" if all(r == "residency" for r in draft.barred.values()) and draft.now.keys() <= (
             draft.barred.keys()
         ) else "no-room"  # fmt: skip

@@ -186,7 +186,8 @@ def _capacity(draft: Draft, demand: Demand) -> tuple[float, str]:
     if sample is not None:
         draft.learned = learn(draft.learned, *sample)
     found = estimate(draft.learned, usable)
-    draft.lines.append(f"capacity of a replica {found.capacity:.4g} {demand.unit}: {found.told}")
+    known = f"{found.capacity:.4g} {demand.unit}" if math.isfinite(found.capacity) else "not known"
+    draft.lines.append(f"capacity of a replica {known}: {found.told}")
     return found.capacity, found.told
 
 
@@ -319,7 +320,10 @@ def _distances(draft: Draft, ground: Ground) -> None:
     if policy.weights.latency > 0 and draft.origins:
         located = {o for o, _ in draft.distance}
         for origin in sorted(set(draft.origins) - located):
-            draft.refuse("rtt-unknown", "", f"no cluster in origin region {origin} has measured anything")
+            stands = origin in ground.regions.values()
+            regions = ", ".join(sorted({*ground.regions.values()}))
+            why = f"origin {origin} is the region of no MemberCluster; their regions are {regions}"
+            draft.refuse("rtt-unknown", "", f"no cluster in region {origin} has measured anything" if stands else why)
         for cluster in sorted(draft.now):
             if any((o, cluster) not in draft.distance for o in located):
                 _out_of_reach(draft, cluster)
