@@ -91,6 +91,13 @@ class DataSpec(Model):
 
     clusters: list[DataCluster] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _one_whole(self) -> DataSpec:
+        total = sum(c.share for c in self.clusters)
+        if total > 1.001:
+            raise ValueError(f"the shares of data.clusters sum to {total:g}, but must not to more than 1")
+        return self
+
 
 class SpreadSpec(Model):
     """How far replicas must be spread."""

@@ -68,8 +68,12 @@ def _kind_of(document: Document) -> type[Kind]:
     return KINDS[kind]
 
 
-def load(documents: Iterable[Document]) -> Config:
+def load(documents: Iterable[Document], *, bounds: bool = True) -> Config:
     """Checks all documents and returns the objects.
+
+    Args:
+        documents: of files or of the hub.
+        bounds: whether policies are refused that ask for more clusters than there are; not where a hub has the others.
 
     Raises:
         ConfigError: with every problem found.
@@ -97,9 +101,10 @@ def load(documents: Iterable[Document]) -> Config:
         objects[parsed.kind, key] = (parsed, document)
     problems += _two_policies(objects)
     problems += _unknown_clusters(objects)
+    bounds &= not any(isinstance(o, RebalancerConfig) and o.spec.hub is not None for o, _ in objects.values())
     regions = _unknown_regions(objects)
     # A region that nobody has is told by itself; what stands nowhere because of it is no second mistake.
-    problems += regions or nowhere(objects.values())
+    problems += regions or nowhere(objects.values(), bounds=bounds)
     problems += _two_controllers(objects)
     if problems:
         raise ConfigError(problems)
@@ -159,6 +164,9 @@ def _unknown_clusters(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) 
             data = parsed.spec.data.clusters if parsed.spec.data else []
             named = [(("spec", "data", "clusters", i, "name"), c.name) for i, c in enumerate(data)]
             named += _dependencies(parsed)
+        elif isinstance(parsed, PropagationPolicy):
+            wanted = parsed.spec.placement.cluster_names
+            named = [(("spec", "placement", "clusterNames", i), name) for i, name in enumerate(wanted)]
         elif isinstance(parsed, CanaryRollout):
             named = [
                 (("spec", "placement", "waves", i, "clusters", j), c)
@@ -205,19 +213,22 @@ def _unknown_regions(objects: Mapping[tuple[str, str], tuple[Kind, Document]]) -
 def load_each(documents: Iterable[Document]) -> tuple[Config, list[str]]:
     """Checks documents one by one, for a running controller: a bad one is left out with its sentences, others go on.
 
+    A policy that asks for more clusters than are left is no bad one then: it is planned as far as it goes.
+
     Returns:
         (the objects that are good, one sentence per problem).
     """
-    every = list(documents)
+    # Clusters first: whether a policy can be fulfilled shows once they are known.
+    every = sorted(documents, key=lambda document: document.data.get("kind") != "MemberCluster")
     with contextlib.suppress(ConfigError):
-        return load(every), []  # as nearly always; only a mistake is worth looking at each by itself
+        return load(every, bounds=False), []  # as nearly always; only a mistake is worth looking at each by itself
     good: list[Document] = []
     problems: list[str] = []
     for document in every:
         try:
-            load([*good, document])
+            load([*good, document], bounds=False)
         except ConfigError as error:
             problems += error.problems
         else:
             good.append(document)
-    return load(good), problems
+    return load(good, bounds=False), problems

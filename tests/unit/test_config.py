@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalancer.config import Config, from_hub, load, parse, read_files
+from rebalancer.config import Config, from_hub, load, load_each, parse, read_files
 from rebalancer.core.model import Effect, Toleration
 from rebalancer.core.policy import STRATEGY_WEIGHTS, Policy
 from rebalancer.errors import ConfigError
@@ -252,6 +252,27 @@ GOLDEN: dict[str, tuple[str, str]] = {
     "a date that is none": (
         POLICY + "  paused: 2001-99-99\n",
         "fleet.yaml:8: not valid YAML: month must be in 1..12; check indentation and quotes there",
+    ),
+    "more clusters than there are": (
+        CLUSTER + "---\n" + POLICY + "  spread: {minClusters: 5}\n",
+        "fleet.yaml:14: spec.spread.minClusters is 5, but only eu-1 may hold it; lower it or allow more",
+    ),
+    "more regions than there are": (
+        CLUSTER + "---\n" + POLICY + "  spread: {minRegions: 2}\n",
+        "fleet.yaml:14: spec.spread.minRegions is 2, but only clusters in eu may hold it; lower it or allow more",
+    ),
+    "more replicas than its clusters may hold": (
+        CLUSTER + "---\n" + POLICY + "  replicas: {min: 4}\n  perCluster: {max: 3}\n",
+        "fleet.yaml:14: spec.replicas.min is 4, but perCluster.max 3 in eu-1 leaves 3; lower it or allow more",
+    ),
+    "data that is there more than once": (
+        POLICY + "  data: {clusters: [{name: a, share: 0.7}, {name: b, share: 0.5}]}\n",
+        "fleet.yaml:7: spec.data: the shares of data.clusters sum to 1.2, but must not to more than 1",
+    ),
+    "a propagation to a cluster that nobody has": (
+        CLUSTER + "---\n" + POLICY.replace("SchedulingPolicy", "PropagationPolicy").split("spec:")[0]
+        + "spec:\n  resourceSelectors: [{kind: Deployment}]\n  placement: {clusterNames: [eu-9]}\n",
+        "fleet.yaml:13: no MemberCluster is called 'eu-9'; did you mean eu-1?",
     ),
     "a number that is none": (
         POLICY + "  paused: !!float ''\n",
@@ -510,3 +531,9 @@ def test_whatever_stands_in_a_file_it_is_parsed_or_told_in_one_sentence(text: st
     except ConfigError as error:
         assert len(error.problems) == 1
         assert "\n" not in error.problems[0]
+
+
+def test_a_running_controller_keeps_a_policy_that_asks_for_more_clusters_than_are_left() -> None:
+    documents = parse(POLICY + "  spread: {minClusters: 5}\n---\n" + CLUSTER, "hub")
+    config, problems = load_each(documents)
+    assert (list(config.policies), problems) == (["default/web"], [])
