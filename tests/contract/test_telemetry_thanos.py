@@ -173,13 +173,20 @@ async def demand(tele: MetricsTelemetry) -> DemandAnswer:
 
 
 def test_a_sidecar_and_a_receiver_make_one_complete_view(world: World) -> None:
+    expected = pytest.approx({("default/web", o, name): RATES[o] for name, o in CLUSTERS.items()}, rel=0.03)
+
     async def run() -> None:
+        until = time.monotonic() + 180
         async with telemetry(world) as tele:
-            answer = await demand(tele)
+            while True:
+                answer = await demand(tele)
+                now = dict(zip(answer.keys, answer.latest, strict=True))
+                # Scrapes that a busy machine missed are out of the rate's window after two minutes.
+                if now == expected or time.monotonic() > until:
+                    break
+                await asyncio.sleep(1.0)  # a poll of other processes: there is nothing to await
         assert {name: view.state for name, view in answer.views.items()} == dict.fromkeys(CLUSTERS, "complete")
-        now = dict(zip(answer.keys, answer.latest, strict=True))
-        expected = {("default/web", origin, name): RATES[origin] for name, origin in CLUSTERS.items()}
-        assert now == pytest.approx(expected, rel=0.03)
+        assert now == expected
 
     asyncio.run(run())
 
