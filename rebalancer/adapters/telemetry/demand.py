@@ -13,11 +13,13 @@ from rebalancer.adapters.telemetry.asks import Ask
 from rebalancer.adapters.telemetry.backend import Backend
 from rebalancer.adapters.telemetry.decode import Answer, Series, on_grid
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid, when
+from rebalancer.adapters.telemetry.grid import Grid, split, when
 from rebalancer.adapters.telemetry.promql import Selector
 from rebalancer.adapters.telemetry.ring import CHUNK, Key, Ring
 from rebalancer.core.model import Floats
 
+TOO_DEAR = ("timeout", "too-many-samples", "too-many-points")
+"""Errors of a query that its server would answer if it asked for less."""
 NEXT_CYCLE = "goes on next cycle"
 """In the sentence that tells of a history which is not whole yet."""
 
@@ -179,7 +181,7 @@ class Source:
         newer = self._ring.newer(seen)
         if self._ring.older() is not None or (newer is not None and newer.slots > self._ring.chunk):
             await self._measure(grid.step_s, found)
-        for part in [*newer.parts(self._ring.chunk)][::-1] if newer is not None else []:
+        for part in split(newer, self._ring.chunk) if newer is not None else ():
             await self._put(part, found)
         while (older := self._ring.older()) is not None:
             try:
@@ -189,7 +191,7 @@ class Source:
                 self._ring.cheaper()
                 raise
             except AnswerError as error:
-                if error.kind not in ("timeout", "too-many-samples", "too-many-points") or not self._ring.cheaper():
+                if error.kind not in TOO_DEAR or not self._ring.cheaper():
                     raise
                 if error.kind == "timeout":
                     # A server that is slow is not asked again at once; the next cycle goes on with half of it.

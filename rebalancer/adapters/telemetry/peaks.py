@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rebalancer.adapters.telemetry import promql
-from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, Found, Source
+from rebalancer.adapters.telemetry.demand import NEXT_CYCLE, TOO_DEAR, Found, Source
 from rebalancer.adapters.telemetry.errors import AnswerError
-from rebalancer.adapters.telemetry.grid import Grid
+from rebalancer.adapters.telemetry.grid import Grid, split
 from rebalancer.adapters.telemetry.ring import Key, Ring
 from rebalancer.core.model import Floats
 
@@ -42,35 +42,30 @@ class Peaks:
             window_s: window of the short rate, shorter than a slot.
         """
         self.move(grid)
-        every_s = window_s / LOOKS
-        looks = int(grid.step_s / every_s)
-        found = Found()
+        looks = int(grid.step_s / window_s * LOOKS)
         self._ring.bound(self.source.chunk(grid.step_s, looks))
         newer = self._ring.newer(())
-        parts = [*newer.parts(self._ring.chunk)][::-1] if newer is not None else []
         try:
-            for part in parts:
-                await self._put(part, window_s, every_s, found)
+            for part in split(newer, self._ring.chunk) if newer is not None else ():
+                await self._put(part, window_s, looks)
             while (older := self._ring.older()) is not None:
-                await self._put(older, window_s, every_s, found)
+                await self._put(older, window_s, looks)
         except AnswerError as error:
-            cheaper = error.kind in ("timeout", "too-many-samples", "too-many-points") and self._ring.cheaper()
+            cheaper = error.kind in TOO_DEAR and self._ring.cheaper()
             goes_on = f" {NEXT_CYCLE}" if cheaper else ""
             return [f"peaks of demand by {self.source.ask.name}{goes_on}: {error}"]
         return []
 
-    async def _put(self, part: Grid, window_s: float, every_s: float, found: Found) -> None:
-        looks = int(part.step_s / every_s)
-
+    async def _put(self, part: Grid, window_s: float, looks: int) -> None:
         def expression(narrowed: Iterable[tuple[str, str, str]]) -> str:
             short, mean = (self.source.expression(w, narrowed, apart=False) for w in (window_s, part.step_s))
-            return promql.peak(short, mean, part.step_s, every_s)
+            return promql.peak(short, mean, part.step_s, window_s / LOOKS)
 
         def key(labels: Mapping[str, str]) -> Key | None:
             workload = self.source.workload(labels)
             return (workload, "", "") if workload else None
 
-        rows = await self.source.range(part, expression, key, found, looks=looks, merge=np.fmax)
+        rows = await self.source.range(part, expression, key, Found(), looks=looks, merge=np.fmax)
         # Rates are stretched to the ends of their windows; no minute holds more than the whole slot does.
         self._ring.put(part, {k: np.clip(row, 1.0, looks) for k, row in rows.items()})
 
