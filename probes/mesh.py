@@ -208,7 +208,7 @@ class Mesh:
     def _place(path: Path, host: str, port: int) -> bool:
         known = literal_address(host, port)
         if known is not None:
-            path.family, path.address = known
+            path.place(*known)
         return known is not None
 
     def _rename(self) -> None:
@@ -255,7 +255,7 @@ class Mesh:
         peer = self.peers.get(key[0])
         path = peer.paths.get(key) if peer else None
         if path is not None and found is not None and (path.family, path.address) != found:
-            path.family, path.address = found
+            path.place(*found)
             self._renamed = False
 
     def rename_due(self) -> None:

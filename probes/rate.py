@@ -7,7 +7,7 @@ no more probes than the budget allows. A wish that does not fit is cut for those
 from __future__ import annotations
 
 import heapq
-import itertools
+import math
 from typing import Generic, TypeVar
 
 MAX_PPS = 10_000.0
@@ -74,8 +74,9 @@ class Schedule(Generic[P]):
         self._rate_pps = budget_pps - self._burst
         self._tokens = self._burst
         self._filled_s: float | None = None
-        self._heap: list[tuple[float, int, P]] = []
-        self._order = itertools.count()
+        self._heap: list[float] = []
+        self._planned: dict[float, P] = {}
+        self._latest_pause_s = 0.0
         self._present: set[P] = set()
         self._boosted: dict[P, float] = {}
         self._interval_s = self._boosted_interval_s = interval_s
@@ -87,7 +88,7 @@ class Schedule(Generic[P]):
     def add(self, path: P, due_s: float) -> None:
         """Takes a path whose first probe is due at a monotonic time."""
         self._present.add(path)
-        heapq.heappush(self._heap, (due_s, next(self._order), path))
+        heapq.heappush(self._heap, self._plan(path, due_s))
         self._shared_s = float("-inf")
 
     def remove(self, path: P) -> None:
@@ -111,7 +112,7 @@ class Schedule(Generic[P]):
         if not self._heap:
             return None
         self._fill(now_s)
-        return max(self._heap[0][0] - now_s, (1.0 - self._tokens) / self._rate_pps, 0.0)
+        return max(self._heap[0] - now_s, (1.0 - self._tokens) / self._rate_pps, 0.0)
 
     def take(self, now_s: float, jitter: float = 1.0) -> P | None:
         """Returns the path that sends now and plans its next probe; None when none is due or the budget is used up.
@@ -121,25 +122,39 @@ class Schedule(Generic[P]):
             jitter: factor on the interval to the next probe, about 1.
         """
         heap = self._heap
-        if heap and heap[0][2] not in self._present:
+        planned = self._planned
+        if heap and planned[heap[0]] not in self._present:
             self._prune()
         if now_s != self._filled_s:  # once for all that leave together
             self._fill(now_s)
-        if not heap or heap[0][0] > now_s or self._tokens < 1.0:
+        if not heap or heap[0] > now_s or self._tokens < 1.0:
             return None
         if now_s - self._shared_s >= 1.0:  # anew when paths came, went or calmed down, else once a second
             self._share(now_s)
-        due_s, _order, path = heap[0]
+        due_s = heap[0]
+        path = planned.pop(due_s)
         self._tokens -= 1.0
         step_s = (self._boosted_interval_s if path in self._boosted else self._interval_s) * jitter
         # After a pause the missed probes are not made up for: a burst would measure itself.
         next_s = due_s + step_s
-        heapq.heapreplace(heap, (next_s if next_s > now_s else now_s, next(self._order), path))
+        if next_s < now_s:
+            next_s = self._latest_pause_s = max(now_s, math.nextafter(self._latest_pause_s, math.inf))
+        heapq.heapreplace(heap, self._plan(path, next_s))
         return path
 
+    def _plan(self, path: P, due_s: float) -> float:
+        """Returns the time at which a path is due, moved by less than a nanosecond where another has that time.
+
+        So a time names its path, and the heap need not compare anything else.
+        """
+        while due_s in self._planned:
+            due_s = math.nextafter(due_s, math.inf)
+        self._planned[due_s] = path
+        return due_s
+
     def _prune(self) -> None:
-        while self._heap and self._heap[0][2] not in self._present:
-            heapq.heappop(self._heap)
+        while self._heap and self._planned[self._heap[0]] not in self._present:
+            del self._planned[heapq.heappop(self._heap)]
 
     def _fill(self, now_s: float) -> None:
         if self._filled_s is not None:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probes import sockets, stamp
+from probes.batch import Batch, Datagram, address_key
 from probes.keys import SSID_BITS, KeyRing
 from probes.rate import BOOST_S, MAX_PPS, Schedule
 from probes.session import MAX_PENDING, Answer, PathSession, Pending
@@ -30,10 +31,10 @@ SWEEP_S = 0.25
 _BATCH = 256
 _TICK_S = 0.01
 """Probes due within it leave together: fewer wake-ups, and the stamps are the kernel's anyway."""
-_JITTER = 0.1
-_IN_A_ROW = 16
+_SHORTEST, _SPREAD = 0.9, 0.2
+"""Factors on the interval between two probes of a path: +-10 %, so that agents don't probe in step."""
 _ROUNDS = 4
-"""So many datagrams per socket and round; after so many rounds the loop gets its turn."""
+"""After so many rounds over all sockets the loop gets its turn."""
 _OBJECTS_PER_SEARCH = 100_000
 """Twice the probes under way at the highest rate, each with its timeout and grace."""
 _OWN_QUEUE_FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM)
@@ -78,16 +79,22 @@ class Path:
     Attributes:
         name: the peer's cluster, for people.
         address: resolved socket address, None while the name has never been resolved.
+        key: the address as `batch.Batch` reads it, empty while there is none.
         session: its probes.
     """
 
-    __slots__ = ("address", "family", "name", "session")
+    __slots__ = ("address", "family", "key", "name", "session")
 
     def __init__(self, name: str, session: PathSession) -> None:
         self.name = name
         self.session = session
         self.address: sockets.SocketAddress | None = None
         self.family: int = socket.AF_INET
+        self.key = b""
+
+    def place(self, family: int, address: sockets.SocketAddress) -> None:
+        """Sets where it sends to."""
+        self.family, self.address, self.key = family, address, address_key(address)
 
 
 class Sender:
@@ -110,7 +117,7 @@ class Sender:
         self._on_lag = on_lag
         self._paths: dict[int, Path] = {}
         self._sockets: dict[int, list[socket.socket]] = {}
-        self._by_number: dict[int, socket.socket] = {}
+        self._by_number: dict[int, tuple[socket.socket, Batch]] = {}
         self._ready = select.epoll()
         self._listening = False
         self._stampless = False
@@ -136,7 +143,7 @@ class Sender:
         if self._loop is not None and self._listening:
             self._loop.remove_reader(self._ready)
         self._loop = None
-        for sock in self._by_number.values():
+        for sock, _batch in self._by_number.values():
             sock.close()
         self._by_number.clear()
         self._sockets.clear()
@@ -203,8 +210,9 @@ class Sender:
         host = bind if bind and (":" in bind) == (family == socket.AF_INET6) else ""
         opened = [sockets.open_udp(family, host, 0, transmit_stamps=True) for _ in range(max(1, self.settings.flows))]
         self._sockets[family] = opened
+        batch = Batch(authenticated=self.keys is not None)
         for sock in opened:
-            self._by_number[sock.fileno()] = sock
+            self._by_number[sock.fileno()] = (sock, batch)
             self._ready.register(sock, select.EPOLLIN)
         return opened
 
@@ -219,22 +227,28 @@ class Sender:
     def _tick(self) -> None:
         self._timer = None
         now_s = time.monotonic()
+        used: set[int] = set()
+        take = self._schedule.take
         for _ in range(_BATCH):
-            path = self._schedule.take(now_s, 1 - _JITTER + 2 * _JITTER * random.random())
+            path = take(now_s, _SHORTEST + _SPREAD * random.random())
             if path is None:
                 break
-            outcome = self._send(path)
+            outcome = self._send(path, used)
             if outcome is not None:
                 path.session.stats.count(outcome)
                 path.session.last_error = outcome
+        # Most links stamp while the packet is handed over; fetched now, the stamps wake nobody.
+        for number in used:
+            self._drain_echoes(number)
         self._arm()
 
-    def _send(self, path: Path) -> str | None:
-        """Sends one probe; returns the outcome of one that never left."""
+    def _send(self, path: Path, used: set[int]) -> str | None:
+        """Sends one probe and adds its socket to the used ones; returns the outcome of one that never left."""
         session = path.session
-        if path.address is None:
+        address = path.address
+        if address is None:
             return "resolve_error"
-        if len(session) >= MAX_PENDING:
+        if len(session.under_way) >= MAX_PENDING:
             return "self_drop"
         flows = self._sockets.get(path.family)
         if flows is None:
@@ -245,26 +259,20 @@ class Sender:
         seq = session.next_seq
         flow = seq % len(flows)
         sock = flows[flow]
-        key = self.keys.for_ssid(session.ssid) if self.keys else None
+        ssid = session.ssid
+        key = self.keys.for_ssid(ssid) if self.keys is not None else None
         m1_s = time.monotonic()
         t1_ns = time.time_ns()
-        t1 = stamp.with_nonce(stamp.ntp_from_ns(t1_ns), random.getrandbits(12))
-        data = stamp.pack_request((seq, t1, 1, session.ssid), key)
+        t1 = stamp.nonce_from_ns(t1_ns, random.getrandbits(stamp.NONCE_BITS))
+        data = stamp.pack_request((seq, t1, 1, ssid), key)
         try:
-            sock.sendto(data, path.address)
+            sock.sendto(data, address)
         except OSError as error:
-            outcome = self._hand_over_again(sock, data, path.address, error)
+            outcome = self._hand_over_again(sock, data, address, error)
             if outcome is not None:
                 return outcome
-        probe = Pending(seq, flow, t1, t1_ns, m1_s)
-        session.sent(probe)
-        # Most links stamp while the packet is handed over; fetched now, the stamp wakes nobody and needs no search.
-        echo = sockets.receive_echo(sock)
-        if echo is not None:
-            if echo.stamp_ns is not None and echo.data.endswith(data):
-                self._stamped(probe, echo.stamp_ns)
-            else:
-                self._heard(echo)
+        session.sent(Pending(seq, flow, t1, t1_ns, m1_s))
+        used.add(sock.fileno())
         return None
 
     def _hand_over_again(
@@ -273,7 +281,7 @@ class Sender:
         if error.errno in _OWN_QUEUE_FULL:
             return "self_drop"
         # With IP_RECVERR the kernel reports an earlier probe's ICMP error at the next call: not this one's.
-        self._drain_echoes(sock)
+        self._drain_echoes(sock.fileno())
         try:
             sock.sendto(data, address)
         except OSError as second:
@@ -320,79 +328,60 @@ class Sender:
             if not ready:
                 return
             for number, events in ready:
-                sock = self._by_number[number]
                 if events & select.EPOLLERR:  # before the data: a stamp belongs to an answer that may be here too
-                    self._drain_echoes(sock)
-                for _ in range(_IN_A_ROW):
-                    received = sockets.receive(sock, sockets.PROBE_OCTETS)
-                    if received is None:
-                        break
-                    self._take(sock, received)
+                    self._drain_echoes(number)
+                received = self._by_number[number][1].receive(number)
+                m4_s = time.monotonic()  # after it: what is read is bracketed by the two monotonic times
+                self._take(number, received, m4_s)
 
-    def _drain_echoes(self, sock: socket.socket) -> None:
-        for count in range(_BATCH):
-            echo = sockets.receive_echo(sock)
-            if echo is None:
-                if count == 0:
-                    sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # an error without a message stays set else
-                return
-            self._heard(echo)
+    def _drain_echoes(self, number: int) -> None:
+        sock, batch = self._by_number[number]
+        echoes = batch.receive_echoes(number)
+        if not echoes:
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # an error without a message stays set else
+        for seq, ssid, stamp_ns, outcome in echoes:
+            path = self._paths.get(ssid)
+            probe = path.session.pending(seq) if path is not None else None
+            if path is None or probe is None:
+                continue
+            if outcome is not None:
+                path.session.failed(seq, outcome)
+            # A stamp before the clock was read, or long after, is of another clock setting.
+            elif stamp_ns is not None and 0 <= stamp_ns - probe.t1_ns < 10**9:
+                probe.t1_ns = stamp_ns
+                probe.stamped = True
 
-    def _heard(self, echo: sockets.Echo) -> None:
-        octets = stamp.PLAIN_OCTETS if self.keys is None else stamp.AUTH_OCTETS
-        # An error quotes the payload; a stamp comes with the headers of all layers before it.
-        data = echo.data if echo.outcome is not None else echo.data[-octets:]
-        ssid = stamp.peek_ssid(data, authenticated=self.keys is not None)
-        path = self._paths.get(ssid) if ssid is not None else None
-        probe = path.session.pending(int.from_bytes(data[:4], "big")) if path else None
-        if path is None or probe is None:
-            return
-        if echo.outcome is not None:
-            path.session.failed(probe.seq, echo.outcome)
-        elif echo.stamp_ns is not None and len(data) == octets:
-            self._stamped(probe, echo.stamp_ns)
+    def _take(self, number: int, received: list[Datagram], m4_s: float) -> None:
+        paths, keys = self._paths, self.keys
+        for data, sender, t4_ns, drops in received:
+            if drops is not None:
+                self._watch_drops(number, drops, m4_s)
+            self._stampless = t4_ns is None
+            if t4_ns is None:
+                self.stamps_missing += 1
+                t4_ns = time.time_ns()
+            reply = stamp.unpack_reply(data, authenticated=keys is not None)
+            path = paths.get(reply.ssid) if reply is not None else None
+            if reply is None or path is None or sender != path.key:
+                continue
+            session = path.session
+            if keys is not None:
+                key = keys.for_ssid(session.ssid)
+                if key is None or not stamp.is_genuine(data, key):
+                    session.doubted(reply.sender_seq)
+                    continue
+            probe = session.pending(reply.sender_seq)
+            if probe is None or reply.t1 != probe.t1_wire:
+                continue  # settled, or made up by someone who never saw the request
+            if not probe.stamped:  # the link stamps late: its stamp may be here by now
+                self._drain_echoes(number)
+            turnaround_ns, t2_s = stamp.reflector_times(reply)
+            answer = tuple.__new__(Answer, (reply.seq, t2_s, turnaround_ns, t4_ns, m4_s))  # as in stamp
+            self.clock_steps += session.answered(probe, answer)
 
-    @staticmethod
-    def _stamped(probe: Pending, stamp_ns: int) -> None:
-        # A stamp before the clock was read, or long after, is of another clock setting.
-        if 0 <= stamp_ns - probe.t1_ns < 10**9:
-            probe.t1_ns = stamp_ns
-            probe.stamped = True
-
-    def _take(self, sock: socket.socket, received: sockets.Received) -> None:
-        m4_s = time.monotonic()
-        data, address, t4_ns, drops, _ttl, _local = received
-        if drops is not None:
-            self._watch_drops(sock, drops, m4_s)
-        self._stampless = t4_ns is None
-        if t4_ns is None:
-            self.stamps_missing += 1
-            t4_ns = time.time_ns()
-        ssid = stamp.peek_ssid(data, authenticated=self.keys is not None)
-        path = self._paths.get(ssid) if ssid is not None else None
-        if path is None or path.address is None:
-            return
-        if address != path.address and address[:2] != path.address[:2]:
-            return
-        session = path.session
-        key = self.keys.for_ssid(session.ssid) if self.keys else None
-        reply = stamp.parse_reply(data, key)
-        if isinstance(reply, stamp.Rejection):
-            if reply is stamp.Rejection.AUTH:
-                session.doubted(int.from_bytes(data[48:52], "big"))
-            return
-        probe = session.pending(reply.sender_seq)
-        if probe is None or reply.t1 != probe.t1_wire:
-            return  # settled, or made up by someone who never saw the request
-        if not probe.stamped:  # the link stamps late: its stamp may be here by now
-            self._drain_echoes(sock)
-        turnaround_ns, t2_s = stamp.reflector_times(reply)
-        answer = tuple.__new__(Answer, (reply.seq, t2_s, turnaround_ns, t4_ns, m4_s))  # as in sockets
-        self.clock_steps += session.answered(probe, answer)
-
-    def _watch_drops(self, sock: socket.socket, drops: int, now_s: float) -> None:
-        new = (drops - self._socket_drops.get(sock.fileno(), 0)) & 0xFFFFFFFF
+    def _watch_drops(self, number: int, drops: int, now_s: float) -> None:
+        new = (drops - self._socket_drops.get(number, 0)) & 0xFFFFFFFF
         if new:
-            self._socket_drops[sock.fileno()] = drops
+            self._socket_drops[number] = drops
             self.drops += new
             self._own_drop_s = now_s

@@ -182,11 +182,14 @@ class PathSession:
         stats: where settled probes are counted.
         timeout_s: an answer after it is `late`.
         grace_s: how long after its timeout an unanswered probe may wait for a later answer.
+
+    Attributes:
+        under_way: its probes in the order of sending, until they have settled and their timeout is over.
     """
 
     __slots__ = (
-        "_epoch_seq", "_given_up", "_grace_s", "_open", "_timeout_s", "direction", "last_error",
-        "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats",
+        "_epoch_seq", "_given_up", "_grace_s", "_timeout_ns", "_timeout_s", "direction", "last_error",
+        "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats", "under_way",
     )  # fmt: skip
 
     def __init__(self, ssid: int, stats: PeerStats, *, timeout_s: float = 2.0, grace_s: float = 3.0) -> None:
@@ -198,29 +201,27 @@ class PathSession:
         self.last_error: str | None = None
         self.direction = Direction()
         self._timeout_s = timeout_s
+        self._timeout_ns = timeout_s * 1e9
         self._grace_s = grace_s
         self._epoch_seq = 0
         self._given_up = 0
-        self._open: deque[Pending] = deque()
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self.under_way: deque[Pending] = deque()
 
     def has_older(self, sent_s: float) -> bool:
         """Returns whether a probe sent at that monotonic time or before is still unsettled or held."""
-        return bool(self._open) and self._open[0].m1_s <= sent_s
+        return bool(self.under_way) and self.under_way[0].m1_s <= sent_s
 
     def pending(self, seq: int) -> Pending | None:
         """Returns the unsettled or recently answered probe of a number."""
         # Numbers have no gaps, so the place follows from the number; a table beside it would be cold memory per probe.
-        held = self._open
+        held = self.under_way
         place = (seq - held[0].seq) & 0xFFFFFFFF if held else 0
         return held[place] if place < len(held) else None
 
     def sent(self, probe: Pending) -> None:
         """Takes a probe that was handed to the kernel."""
         self.next_seq = (probe.seq + 1) & 0xFFFFFFFF
-        self._open.append(probe)
+        self.under_way.append(probe)
         self.stats.last_sent_s = probe.t1_ns / 1e9
 
     def answered(self, probe: Pending, answer: Answer) -> bool:
@@ -233,34 +234,36 @@ class PathSession:
         Returns:
             Whether the wall clock had stepped while the probe was under way (the monotonic one was used then).
         """
-        again = probe.outcome in ("ok", "late")
+        again = probe.outcome is not None and probe.outcome in ("ok", "late")
         reordered, new_epoch = self.direction.see(answer.reflector_seq, answer.t2_s, again)
         if new_epoch:
             self._epoch_seq = probe.seq  # the reflector's count says nothing about what was sent before
-            for held in self._open:
+            for held in self.under_way:
                 held.reflector_seq = -1
             self._given_up = 0
+        stats = self.stats
         if probe.outcome is not None:
-            self.stats.duplicates += again
+            stats.duplicates += again
             return False
-        self.stats.reordered += reordered
-        self.last_reply_m_s = answer.m4_s
+        stats.reordered += reordered
+        _seq, _t2_s, turnaround_ns, t4_ns, m4_s = answer
+        self.last_reply_m_s = m4_s
         probe.reflector_seq = answer.reflector_seq
         # The monotonic bracket is wider than the truth (it has this process's delays in it), never narrower.
-        bracket_ns = int((answer.m4_s - probe.m1_s) * 1e9)
-        outer_ns = answer.t4_ns - probe.t1_ns
+        bracket_ns = int((m4_s - probe.m1_s) * 1e9)
+        outer_ns = t4_ns - probe.t1_ns
         stepped = not 0 <= outer_ns <= bracket_ns + CLOCK_TOLERANCE_NS
         if stepped:
             outer_ns = bracket_ns
-        if outer_ns > self._timeout_s * 1e9:
+        if outer_ns > self._timeout_ns:
             probe.outcome = "late"
-            self.stats.count("late")
+            stats.count("late")
             return stepped
         probe.outcome = "ok"
-        inner_ns = outer_ns - answer.turnaround_ns if answer.turnaround_ns > 0 else outer_ns
+        inner_ns = outer_ns - turnaround_ns if turnaround_ns > 0 else outer_ns
         rtt_s = inner_ns / 1e9 if inner_ns > 0 else 0.0
-        self.stats.observe(rtt_s, self.last_rtt_s, answer.m4_s, answer.t4_ns / 1e9)
-        self.stats.flow_loss.add(answer.m4_s, probe.flow, lost=False)
+        stats.observe(rtt_s, self.last_rtt_s, m4_s, t4_ns / 1e9)
+        stats.flow_loss.add(m4_s, probe.flow, lost=False)
         self.last_rtt_s = rtt_s
         return stepped
 
@@ -293,12 +296,12 @@ class PathSession:
             return
         anchor = self._last_closed_answer(limit)
         lost: list[Pending] = []
-        while self._open and self._open[0].m1_s <= limit:
-            probe = self._open[0]
+        while self.under_way and self.under_way[0].m1_s <= limit:
+            probe = self.under_way[0]
             overdue = probe.m1_s <= limit - self._grace_s
             if probe.outcome is None and probe.seq > anchor and not overdue:
                 break
-            self._open.popleft()
+            self.under_way.popleft()
             if probe.reflector_seq >= 0:
                 self.direction.close(probe.reflector_seq)
             if probe.outcome is None:
@@ -316,15 +319,15 @@ class PathSession:
     def _let_go(self, limit: float) -> None:
         """Takes leave of the oldest probes as long as their outcome is known; mostly that is all of them."""
         top = -1
-        while self._open and self._open[0].outcome is not None and self._open[0].m1_s <= limit:
-            top = max(top, self._open.popleft().reflector_seq)
+        while self.under_way and self.under_way[0].outcome is not None and self.under_way[0].m1_s <= limit:
+            top = max(top, self.under_way.popleft().reflector_seq)
         if top >= 0:
             self.direction.close(top)
 
     def _last_closed_answer(self, limit: float) -> int:
         # Sequence number of the newest answered probe that is past its timeout, so that nothing before it is in flight.
         newest = -1
-        for probe in self._open:
+        for probe in self.under_way:
             if probe.m1_s > limit:
                 break
             if probe.outcome in ("ok", "late"):

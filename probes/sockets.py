@@ -29,7 +29,7 @@ _TX_SOFTWARE = 1 << 1
 _RX_SOFTWARE = 1 << 3
 _SOFTWARE = 1 << 4
 _ORIGIN_ICMP = (2, 3)
-_STAMP_ORIGIN = b"\x04"
+STAMP_ORIGIN = b"\x04"
 """Fifth octet of an extended error that only brings a stamp (SO_EE_ORIGIN_TIMESTAMPING)."""
 _RECEIVE_BUFFER_OCTETS = 4 << 20
 _DATAGRAM_OCTETS = 2048
@@ -39,8 +39,6 @@ _CONTROL_OCTETS = 400
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
 _TIMESPEC = struct.Struct("=qq")
 _SECOND_NS = 10**9
-_quick = tuple.__new__
-"""Makes a named tuple in a third of the time that its own constructor takes; one or two a probe."""
 
 ASK_STAMP = (socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("=I", _TX_SOFTWARE))
 """Control data of `sendmsg`: the transmit stamp of this one packet is wanted (read it by `receive_echo`)."""
@@ -165,8 +163,11 @@ def receive(sock: socket.socket, octets: int = _DATAGRAM_OCTETS) -> Received | N
         data, ancillary, _flags, address = sock.recvmsg(octets, _CONTROL_OCTETS)
     except OSError:
         return None
-    if len(ancillary) == 1 and ancillary[0][1] == SO_TIMESTAMPING:  # what a sender's socket has to say, nearly always
-        return _quick(Received, (data, address, parse_stamp(ancillary[0][2]), None, None, None))
+    return received(data, address, ancillary)
+
+
+def received(data: bytes, address: SocketAddress, ancillary: list[tuple[int, int, bytes]]) -> Received:
+    """Returns a datagram with what its control messages (level, kind, value) say."""
     stamp_ns = drops = ttl = local = None
     for level, kind, value in ancillary:
         if level == socket.SOL_SOCKET:
@@ -193,15 +194,20 @@ def receive_echo(sock: socket.socket) -> Echo | None:
         data, ancillary, _flags, _address = sock.recvmsg(PROBE_OCTETS, _CONTROL_OCTETS, MSG_ERRQUEUE)
     except OSError:
         return None
+    return echo(data, ancillary)
+
+
+def echo(data: bytes, ancillary: list[tuple[int, int, bytes]]) -> Echo:
+    """Returns an entry of the error queue with what its control messages (level, kind, value) say."""
     stamp_ns = outcome = None
     for level, kind, value in ancillary:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING:
             stamp_ns = parse_stamp(value)
-        elif kind in (IP_RECVERR, IPV6_RECVERR) and value[4:5] == _STAMP_ORIGIN:
+        elif kind in (IP_RECVERR, IPV6_RECVERR) and value[4:5] == STAMP_ORIGIN:
             break  # nothing failed: a stamp, which comes before it, and nearly always
         elif kind in (IP_RECVERR, IPV6_RECVERR) and len(value) >= _EXTENDED_ERROR.size:
             _errno, origin, icmp_type, code, *_rest = _EXTENDED_ERROR.unpack_from(value)
             if origin in _ORIGIN_ICMP:
                 port_closed = (icmp_type, code) == ((3, 3) if origin == _ORIGIN_ICMP[0] else (1, 4))
                 outcome = "refused" if port_closed else "unreachable"
-    return _quick(Echo, (data, stamp_ns, outcome))
+    return Echo(data, stamp_ns, outcome)

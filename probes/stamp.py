@@ -19,13 +19,16 @@ _SIGNED = AUTH_OCTETS - HMAC_OCTETS
 _NTP_EPOCH_NS = 2_208_988_800 * 10**9
 _SECOND_NS = 10**9
 _MASK64 = (1 << 64) - 1
-_NONCE_BITS = 12
+NONCE_BITS = 12
 """Bits of an NTP stamp below one microsecond (2^-20 s): the clock doesn't fill them honestly, so they carry a nonce."""
 
 _PLAIN_REQUEST = struct.Struct("!IQHH28x")
 _AUTH_REQUEST = struct.Struct("!I12xQHH68x")
 _PLAIN_REPLY = struct.Struct("!IQHHQIQH2xB3x")
 _AUTH_REPLY = struct.Struct("!I12xQHH4xQ8xI12xQH6xB15x")
+PLAIN_IDS = struct.Struct("!I10xH")
+AUTH_IDS = struct.Struct("!I22xH")
+"""Sequence number and SSID of a session-sender's packet."""
 _TLV = struct.Struct("!BBH")
 
 FLAG_UNRECOGNISED = 0x80
@@ -112,10 +115,15 @@ def ptp_from_ns(unix_ns: int) -> int:
     return ((seconds & 0xFFFFFFFF) << 32) | rest
 
 
-def with_nonce(t1: int, nonce: int) -> int:
-    """Returns an NTP stamp whose bits below 1 us are replaced by random ones: an off-path forger can't guess them."""
-    mask = (1 << _NONCE_BITS) - 1
-    return (t1 & ~mask) | (nonce & mask)
+def nonce_from_ns(unix_ns: int, nonce: int) -> int:
+    """Returns the NTP stamp of a Unix time with random bits below 1 us, which an off-path forger can't guess.
+
+    Args:
+        unix_ns: Unix time in ns.
+        nonce: 12 random bits.
+    """
+    seconds, rest_ns = divmod(unix_ns + _NTP_EPOCH_NS, _SECOND_NS)
+    return (seconds & 0xFFFFFFFF) << 32 | (rest_ns << 20) // _SECOND_NS << NONCE_BITS | nonce
 
 
 def difference_ns(later: int, earlier: int, *, ptp: bool = False) -> int:
@@ -174,28 +182,30 @@ def parse_request(data: bytes, keys: KeyRing | None = None) -> Request | Rejecti
         return Rejection.SHORT
     request = Request(*_AUTH_REQUEST.unpack_from(data))
     key = keys.for_ssid(request.ssid)
-    if key is None or not verify(key, data[:_SIGNED], data[_SIGNED:AUTH_OCTETS]):
+    if key is None or not is_genuine(data, key):
         return Rejection.AUTH
     return request
 
 
 def parse_reply(data: bytes, key: bytes | None = None) -> Reply | Rejection:
     """Reads a session-reflector's packet; the same rules as `parse_request`, with the one key of the session."""
-    if key is None:
-        if len(data) < PLAIN_OCTETS:
-            return Rejection.SHORT
-        return tuple.__new__(Reply, _PLAIN_REPLY.unpack_from(data))  # its own constructor takes three times as long
-    if len(data) < AUTH_OCTETS:
+    reply = unpack_reply(data, authenticated=key is not None)
+    if reply is None:
         return Rejection.SHORT
-    if not verify(key, data[:_SIGNED], data[_SIGNED:AUTH_OCTETS]):
-        return Rejection.AUTH
-    return Reply(*_AUTH_REPLY.unpack_from(data))
+    return reply if key is None or is_genuine(data, key) else Rejection.AUTH
 
 
-def peek_ssid(data: bytes, *, authenticated: bool) -> int | None:
-    """Returns the SSID of a packet or a reply before anything is verified, or None if it is too short to have one."""
-    offset = 26 if authenticated else 14
-    return int.from_bytes(data[offset : offset + 2], "big") if len(data) >= offset + 2 else None
+def unpack_reply(data: bytes, *, authenticated: bool) -> Reply | None:
+    """Returns the fields of a session-reflector's packet before anything is verified, None if it is too short."""
+    if len(data) < (AUTH_OCTETS if authenticated else PLAIN_OCTETS):
+        return None
+    form = _AUTH_REPLY if authenticated else _PLAIN_REPLY
+    return tuple.__new__(Reply, form.unpack_from(data))  # its own constructor takes three times as long
+
+
+def is_genuine(data: bytes, key: bytes) -> bool:
+    """Returns whether the HMAC of a packet of at least 112 octets is the key's."""
+    return verify(key, data[:_SIGNED], data[_SIGNED:AUTH_OCTETS])
 
 
 def pack_reply(request_data: bytes, reply: Reply, key: bytes | None = None) -> bytes:

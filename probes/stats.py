@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from math import frexp
 
@@ -35,25 +36,30 @@ def native_index(value_s: float) -> int:
 
 
 class RollingMin:
-    """Smallest value of the last 60 s, in six slots of 10 s: constant memory, however fast the probes are."""
+    """Smallest value of the last 60 s, in six slots of 10 s: constant memory, however fast the probes are.
 
-    __slots__ = ("_end_s", "_least", "_slots")
+    Attributes:
+        end_s: monotonic time at which the present slot ends; a value before it changes nothing unless it is the least.
+        least: smallest value of the present slot.
+    """
+
+    __slots__ = ("_slots", "end_s", "least")
 
     def __init__(self) -> None:
         self._slots: list[tuple[int, float]] = []
-        self._least = 0.0
-        self._end_s = float("-inf")
+        self.least = 0.0
+        self.end_s = float("-inf")
 
     def add(self, now_s: float, value: float) -> None:
         """Takes a value at a monotonic time in seconds that never goes back."""
-        if now_s >= self._end_s:
+        if now_s >= self.end_s:
             slot = int(now_s / (WINDOW_S / _SLOTS))
             self._slots = [*self._slots[-_SLOTS:], (slot, value)]
-            self._end_s = (slot + 1) * (WINDOW_S / _SLOTS)
-            self._least = value
-        elif value < self._least:
+            self.end_s = (slot + 1) * (WINDOW_S / _SLOTS)
+            self.least = value
+        elif value < self.least:
             self._slots[-1] = (self._slots[-1][0], value)
-            self._least = value
+            self.least = value
 
     def get(self, now_s: float) -> float | None:
         """Returns the smallest value of the last 60 s, None where there is none."""
@@ -68,32 +74,31 @@ class FlowLoss:
     __slots__ = ("_now", "_previous", "_since_s")
 
     def __init__(self) -> None:
-        self._now: dict[int, list[int]] = {}
-        self._previous: dict[int, list[int]] = {}
+        # (probes, lost) of flow 0, of flow 1, ...: one list, since every probe touches it and caches hold few of them.
+        self._now: list[int] = []
+        self._previous: list[int] = []
         self._since_s = 0.0
 
     def add(self, now_s: float, flow: int, *, lost: bool) -> None:
         """Takes a settled probe of a flow."""
         if now_s - self._since_s > WINDOW_S:
             # After a longer silence the finished window is no longer of the last minutes.
-            self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else {}
-            self._now, self._since_s = {}, now_s
-        counts = self._now.get(flow)
-        if counts is None:
-            counts = self._now[flow] = [0, 0]
-        counts[0] += 1
-        counts[1] += lost
+            self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else []
+            self._now, self._since_s = [0] * len(self._now), now_s
+        counts = self._now
+        place = 2 * flow
+        if place >= len(counts):
+            counts += [0] * (place + 2 - len(counts))
+        counts[place] += 1
+        if lost:
+            counts[place + 1] += 1
 
     def worst(self) -> float | None:
         """Returns the highest loss ratio of a flow with at least 30 probes, None where no flow has that many."""
-        worst: float | None = None
-        for flow in {*self._now, *self._previous}:
-            sent, lost = (
-                a + b for a, b in zip(self._now.get(flow, (0, 0)), self._previous.get(flow, (0, 0)), strict=True)
-            )
-            if sent >= _MIN_FLOW_PROBES:
-                worst = max(worst or 0.0, lost / sent)
-        return worst
+        both = itertools.zip_longest(self._now, self._previous, fillvalue=0)
+        counts = [now + previous for now, previous in both]
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        return max((lost / sent for sent, lost in pairs if sent >= _MIN_FLOW_PROBES), default=None)
 
 
 class PeerStats:
@@ -154,7 +159,9 @@ class PeerStats:
             self.ipdv_count += 1
         self.last_ok_s = unix_s
         self.last_rtt_s = rtt_s
-        self.rtt_min.add(now_s, rtt_s)
+        least = self.rtt_min
+        if now_s >= least.end_s or rtt_s < least.least:
+            least.add(now_s, rtt_s)
 
     def path_samples(self) -> tuple[int, int]:
         """Returns (samples, lost): probes that say something about the path, and those of them that were lost."""

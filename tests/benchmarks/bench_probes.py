@@ -58,7 +58,7 @@ def send(port: int, paths: int, pps: float, seconds: float, out: str) -> None:
         sender.start(asyncio.get_running_loop())
         stats = [PeerStats() for _ in range(paths)]
         for index in range(paths):
-            sender.add(str(index), stats[index]).address = ("127.0.0.1", port)
+            sender.add(str(index), stats[index]).place(socket.AF_INET, ("127.0.0.1", port))
         await asyncio.sleep(2)
         before, begun = time.process_time(), time.monotonic()
         memory_before = _rss_mb()

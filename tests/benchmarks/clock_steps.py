@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 from probes import reflector, sender, sockets
+from probes.batch import Batch, Datagram, ProbeEcho
 from probes.session import CLOCK_TOLERANCE_NS, Answer, PathSession, Pending
 from probes.stats import PeerStats
 from tests.benchmarks.figures import line
@@ -36,13 +37,28 @@ class Clock:
         return time.time_ns() + self._offset_ns
 
     def _stamp(self, data: bytes) -> int | None:
-        found = self._parse(data)
-        return None if found is None else found + self._offset_ns
+        return self._shown(self._parse(data))
+
+    def _shown(self, stamp_ns: int | None) -> int | None:
+        return None if stamp_ns is None else stamp_ns + self._offset_ns
 
     async def step(self, module: ModuleType) -> None:
         """Takes the place of the clock of a module of probes, and steps until it is cancelled."""
         shown = SimpleNamespace(monotonic=time.monotonic, time_ns=self.time_ns)
-        with mock.patch.object(module, "time", shown), mock.patch.object(sockets, "parse_stamp", self._stamp):
+        receive, receive_echoes = Batch.receive, Batch.receive_echoes
+
+        def received(of: Batch, number: int) -> list[Datagram]:
+            return [(data, key, self._shown(at), drops) for data, key, at, drops in receive(of, number)]
+
+        def echoes(of: Batch, number: int) -> list[ProbeEcho]:
+            return [(seq, ssid, self._shown(at), outcome) for seq, ssid, at, outcome in receive_echoes(of, number)]
+
+        with (
+            mock.patch.object(module, "time", shown),
+            mock.patch.object(sockets, "parse_stamp", self._stamp),
+            mock.patch.object(Batch, "receive", received),
+            mock.patch.object(Batch, "receive_echoes", echoes),
+        ):
             while True:
                 await asyncio.sleep(_STEP_EVERY_S)
                 self._offset_ns = next(self._offsets)
@@ -81,7 +97,7 @@ async def _probe(port: int, *, stepping: bool) -> Watching:
     client.start(asyncio.get_running_loop())
     path = client.add("bench", PeerStats())
     path.session = session = Watching(path.session.ssid, path.session.stats)
-    path.address = ("127.0.0.1", port)
+    path.place(socket.AF_INET, ("127.0.0.1", port))
     steps = asyncio.ensure_future(Clock().step(sender)) if stepping else None
     await asyncio.sleep(_SECONDS)
     if steps is not None:

@@ -88,7 +88,7 @@ async def probe(load: Load) -> dict[str, Any]:
     paths = [sender.add(str(index), PeerStats()) for index in range(load.paths)]
     for path in paths:
         record(path, samples)
-        path.address = (load.host, PORT)
+        path.place(socket.AF_INET, (load.host, PORT))
     begun_s = time.monotonic()
     detected: dict[int, float] = {}
     while (now_s := time.monotonic() - begun_s) < load.seconds:

@@ -70,7 +70,7 @@ def test_our_sender_measures_against_their_reflector(mode: str, clock: str, tmp_
     async def probe() -> None:
         sender = Sender(SenderSettings(interval_s=0.02), keys=KEYS if mode == "A" else None)
         sender.start(asyncio.get_running_loop())
-        sender.add("theirs", stats).address = ("127.0.0.1", port)
+        sender.add("theirs", stats).place(socket.AF_INET, ("127.0.0.1", port))
         try:
             async with asyncio.timeout(20):
                 while sum(stats.outcomes) < COUNT:

@@ -116,8 +116,10 @@ def test_a_closed_port_is_refused_and_no_path_loss(host: str) -> None:
         sender = Sender(SenderSettings(interval_s=0.02, timeout_s=0.2, flows=2))
         sender.start(asyncio.get_running_loop())
         path = sender.add("gone", PeerStats())
-        path.family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        path.address = (host, port, 0, 0) if ":" in host else (host, port)
+        if ":" in host:
+            path.place(socket.AF_INET6, (host, port, 0, 0))
+        else:
+            path.place(socket.AF_INET, (host, port))
         try:
             await until(lambda: count(path.session.stats, "refused") >= 5, "ICMP is attributed")
             assert sum(path.session.stats.outcomes) == count(path.session.stats, "refused")
@@ -132,7 +134,7 @@ def test_a_path_at_rest_settles_what_is_under_way_and_sends_no_more() -> None:
         sender, stats = Sender(SenderSettings(interval_s=0.02, timeout_s=0.1, grace_s=0.1, flows=2)), PeerStats()
         sender.start(asyncio.get_running_loop())
         path = sender.add("nobody", stats)
-        path.address = ("127.0.0.1", free_port())
+        path.place(socket.AF_INET, ("127.0.0.1", free_port()))
         try:
             await until(lambda: path.session.next_seq >= 3, "some probes were sent")
             sender.rest(path)
@@ -151,10 +153,10 @@ def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
             sender = Sender(SenderSettings(interval_s=0.02, timeout_s=0.1, grace_s=0.1, flows=2))
             sender.start(asyncio.get_running_loop())
             path = sender.add("silent", PeerStats())
-            path.address = silent.getsockname()
+            path.place(socket.AF_INET, silent.getsockname())
             try:
                 await until(lambda: count(path.session.stats, "lost_unknown") >= 20, "losses settle without any answer")
-                assert len(path.session) < 60
+                assert len(path.session.under_way) < 60
             finally:
                 sender.close()
 
@@ -162,7 +164,7 @@ def test_a_socket_that_never_answers_is_lost_and_bounded() -> None:
 
 
 def test_without_kernel_stamps_answers_are_read_at_once_and_not_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "parse_stamp", lambda _data: None)
+    monkeypatch.setattr(sockets, "_SOFTWARE", 0)
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
@@ -180,7 +182,7 @@ def test_without_kernel_stamps_answers_are_read_at_once_and_not_in_batches(monke
 
             monkeypatch.setattr(sender, "_collect", counted)
             path = sender.add("peer", PeerStats())
-            path.address = sock.getsockname()
+            path.place(socket.AF_INET, sock.getsockname())
             try:
                 await until(lambda: count(path.session.stats, "ok") >= 30, "answers come")
                 assert sender.stamps_missing >= 30
