@@ -14,7 +14,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from probes import sockets, state, tcp
+from probes import memory, sockets, state, tcp
 from probes.config import AgentConfig, ConfigProblem, load_config
 from probes.election import Election
 from probes.exposition import AgentState, Histogram
@@ -26,7 +26,7 @@ from probes.negotiation import expose
 from probes.reach import Incoming
 from probes.reflector import Limits, Reflector
 from probes.reload import TargetList, Watched
-from probes.sender import Sender, SenderSettings, calm_collector
+from probes.sender import Sender, SenderSettings
 from probes.states import Vantage
 from probes.stats import PeerStats
 from probes.targets import TargetError, load_targets
@@ -311,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
             print(allow_list(config, load_targets(config.targets_file)), end="")
         else:
             agent = _start(arguments.config)
-            calm_collector()
+            memory.calm()
             asyncio.run(agent.run())
     except (ConfigProblem, TargetError) as problem:
         print(f"rebalancer-probe: {problem}", file=sys.stderr)

@@ -1,14 +1,14 @@
 """Prometheus and OpenMetrics text of everything the agent knows, by an own renderer.
 
 `prometheus_client` needs 0.9 s for a thousand peers and holds the loop meanwhile, so that probes would go out late;
-with the label text of a peer made once and plain integers it is about 13 ms. A series exists exactly as long as its
+with the label text of a peer made once and plain integers it is about 15 ms. A series exists exactly as long as its
 peer is in the target list.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -136,8 +136,9 @@ def render(series: Sequence[Series], state: AgentState, now_s: float, *, openmet
     _render_histograms(text, pairs)
     for family, values in pair_values(series, now_s):
         name = text.head(family)
+        written: Callable[[float], str] = str if family.kind == "counter" else number
         text.out += [
-            f"{name}{{{pair.labels}}} {number(value)}\n"
+            f"{name}{{{pair.labels}}} {written(value)}\n"
             for (pair, _item), value in zip(pairs, values, strict=True)
             if value is not None
         ]
@@ -210,11 +211,10 @@ def _render_histograms(text: _Text, pairs: _Pairs) -> None:
 def _cumulated(counts: Sequence[int], heads: Sequence[str]) -> Iterator[str]:
     # Most buckets of a path are empty, and those between two others have the same number: it joins them.
     below = begun = 0
-    for place, count in enumerate(counts):
-        if count:
-            yield f" {below}\n".join((*heads[begun:place], ""))
-            below += count
-            begun = place
+    for place in [place for place, count in enumerate(counts) if count]:
+        yield f" {below}\n".join((*heads[begun:place], ""))
+        below += counts[place]
+        begun = place
     yield f" {below}\n".join((*heads[begun:], ""))
 
 

@@ -25,22 +25,27 @@ _METRIC = 4
 _DOUBLE = struct.Struct("<d")
 
 
+_TWO = 1 << 14
+_VARINTS = tuple(bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7)) for value in range(_TWO))
+_CONTINUED = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_TWO))
+"""Fourteen bits of a longer number. Most of a message are varints, so they are looked up."""
+
+
 def varint(value: int) -> bytes:
     """Returns an unsigned number, seven bits an octet, the lowest first."""
-    if value < 0x80:
-        return _SMALL[value]
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
+    if value < _TWO:
+        return _VARINTS[value]
+    return _CONTINUED[value & _TWO - 1] + varint(value >> 14)
 
 
-_SMALL = tuple(bytes((value,)) for value in range(0x80))
+def varints(values: Iterable[int]) -> bytes:
+    """Returns unsigned numbers one behind the other."""
+    return b"".join([_VARINTS[value] if value < _TWO else varint(value) for value in values])
 
 
-def zigzag(value: int) -> bytes:
-    """Returns a signed number as sint32 and sint64 are written: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..."""
-    folded = 2 * value if value >= 0 else -2 * value - 1
-    return _SMALL[folded] if folded < 0x80 else varint(folded)
+def zigzags(values: Iterable[int]) -> bytes:
+    """Returns signed numbers as sint32 and sint64 are written: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..."""
+    return varints([2 * value if value >= 0 else -2 * value - 1 for value in values])
 
 
 def octets(field: int, content: bytes) -> bytes:
@@ -119,18 +124,18 @@ def _spans(counts: Mapping[int, int]) -> bytes:
         del indexes[0]
     if not indexes:
         return b""
-    spans: list[tuple[int, int]] = []
-    start = end = indexes[0]
-    offset = start
-    for index in indexes:
-        if index != end:
-            spans.append((offset, end - start))
-            offset, start = index - end, index
-        end = index + 1
-    spans.append((offset, end - start))
-    written = b"".join(octets(12, b"\x08" + zigzag(before) + b"\x10" + varint(length)) for before, length in spans)
+    if indexes[-1] - indexes[0] < len(indexes):  # one run: what a path without jitter to speak of has
+        runs = [(indexes[0], len(indexes))]
+    else:
+        starts = [place for place, index in enumerate(indexes) if not place or indexes[place - 1] + 1 != index]
+        runs = [
+            (indexes[start] - (indexes[start - 1] + 1 if start else 0), end - start)
+            for start, end in zip(starts, [*starts[1:], len(indexes)], strict=True)
+        ]
+    written = b"".join([octets(12, b"\x08" + zigzags((before,)) + b"\x10" + varint(length)) for before, length in runs])
     values = [counts[index] for index in indexes]
-    return written + octets(13, b"".join(map(zigzag, map(int.__sub__, values, [0, *values]))))
+    deltas = map(int.__sub__, values, [0, *values])
+    return written + octets(13, zigzags(deltas))
 
 
 _RTT_BOUNDS = tuple(double(2, bound) for bound in (*BUCKET_BOUNDS_S, float("inf")))
@@ -140,37 +145,48 @@ def _buckets(counts: Sequence[int], bounds: Sequence[bytes]) -> bytes:
     # Most buckets of a path are empty: those between two others differ in their bound only.
     out = []
     below = begun = 0
-    for place, count in enumerate(counts):
-        if count:
-            out.append(_bucket_head(below).join((b"", *bounds[begun:place])))
-            below += count
-            begun = place
-    out.append(_bucket_head(below).join((b"", *bounds[begun:])))
+    head = _bucket_head(0)
+    for place in [place for place, count in enumerate(counts) if count]:
+        out.append(head.join((b"", *bounds[begun:place])))
+        below += counts[place]
+        begun = place
+        head = _bucket_head(below)
+    out.append(head.join((b"", *bounds[begun:])))
     return b"".join(out)
 
 
 def _bucket_head(below: int) -> bytes:
-    count = b"\x08" + varint(below)
-    return b"\x1a" + _SMALL[len(count) + 1 + _DOUBLE.size] + count  # field 3; the bound follows
+    count = varint(below)
+    return _BUCKET_HEADS[len(count)] + count  # the bound follows
 
 
-_NATIVE_SHAPE = varint(5 << 3) + zigzag(NATIVE_SCHEMA) + double(6, NATIVE_ZERO_S)
+_BUCKET_HEADS = tuple(b"\x1a" + varint(1 + size + 1 + _DOUBLE.size) + b"\x08" for size in range(11))
+"""Of a bucket whose number has so many octets: field 3, its length, field 1."""
+
+
+_NATIVE_SHAPE = varint(5 << 3) + zigzags((NATIVE_SCHEMA,)) + double(6, NATIVE_ZERO_S) + varint(7 << 3)
+"""Ends with the head of the zero bucket's number."""
+
+
+_COUNT, _SUM = varint(1 << 3), varint(2 << 3 | 1)
 
 
 def _rtt(item: Series) -> bytes:
     stats = item.stats
-    return (
-        number(1, stats.rtt_count)
-        + double(2, stats.rtt_sum_s)
-        + _buckets(stats.buckets, _RTT_BOUNDS)
-        + _NATIVE_SHAPE
-        + number(7, stats.native.get(NATIVE_ZERO_INDEX, 0))
-        + _spans(stats.native)
+    return b"".join(
+        (
+            _COUNT + varint(stats.rtt_count) + _SUM,
+            _DOUBLE.pack(stats.rtt_sum_s),
+            _buckets(stats.buckets, _RTT_BOUNDS),
+            _NATIVE_SHAPE,
+            varint(stats.native.get(NATIVE_ZERO_INDEX, 0)),
+            _spans(stats.native),
+        )
     )
 
 
 def _ipdv(item: Series) -> bytes:
-    return number(1, item.stats.ipdv_count) + double(2, item.stats.ipdv_sum_s)
+    return _COUNT + varint(item.stats.ipdv_count) + _SUM + _DOUBLE.pack(item.stats.ipdv_sum_s)
 
 
 def render_protobuf(series: Sequence[Series], state: AgentState, now_s: float) -> bytes:
@@ -199,10 +215,8 @@ def render_protobuf(series: Sequence[Series], state: AgentState, now_s: float) -
         _family(metric("probe_ipdv_seconds"), jitter),
     ]
     for family, values in pair_values(series, now_s):
-        known = [
-            (pair.heads[family.kind], value) for pair, value in zip(pairs, values, strict=True) if value is not None
-        ]
-        out.append(_plain(family, (head for head, _value in known), (value for _head, value in known)))
+        heads = [pair.heads[family.kind] for pair, value in zip(pairs, values, strict=True) if value is not None]
+        out.append(_plain(family, heads, [value for value in values if value is not None]))
     return b"".join([*out, _plain(metric("probe_target_info"), targets, [1.0] * len(targets)), *_agent(state)])
 
 

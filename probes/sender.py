@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import random
 import select
 import socket
@@ -35,21 +34,7 @@ _SHORTEST, _SPREAD = 0.9, 0.2
 """Factors on the interval between two probes of a path: +-10 %, so that agents don't probe in step."""
 _ROUNDS = 4
 """After so many rounds over all sockets the loop gets its turn."""
-_OBJECTS_PER_SEARCH = 100_000
-"""Twice the probes under way at the highest rate, each with its timeout and grace."""
 _OWN_QUEUE_FULL = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM)
-
-
-def calm_collector() -> None:
-    """Makes Python's search for cycles rare in this process.
-
-    Every probe under way is an object that lives for seconds, so the search would go through all of them many times a
-    second; it took a sixth of the processor time at 10 000 probes/s. None of them is part of a cycle: they are freed
-    when they settle. What was loaded before is not searched again; what grows without bound still is.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_PER_SEARCH, 10, 10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
+from collections import Counter
 from math import frexp
 
 from rebalancer.catalog import PROBE_OUTCOMES
@@ -64,41 +64,45 @@ class RollingMin:
     def get(self, now_s: float) -> float | None:
         """Returns the smallest value of the last 60 s, None where there is none."""
         oldest = int(now_s / (WINDOW_S / _SLOTS)) - _SLOTS
-        values = [value for slot, value in self._slots if slot > oldest]
-        return min(values) if values else None
+        return min([value for slot, value in self._slots if slot > oldest], default=None)
 
 
 class FlowLoss:
     """Loss per flow (source port) over one to two minutes, to show an ECMP path that loses while the others don't."""
 
-    __slots__ = ("_now", "_previous", "_since_s")
+    __slots__ = ("_lost", "_lost_before", "_sent", "_sent_before", "_since_s")
 
     def __init__(self) -> None:
-        # (probes, lost) of flow 0, of flow 1, ...: one list, since every probe touches it and caches hold few of them.
-        self._now: list[int] = []
-        self._previous: list[int] = []
+        # Every probe touches the numbers of settled ones, so they are in one small list; losses are few.
+        self._sent: list[int] = []
+        self._sent_before: list[int] = []
+        self._lost: Counter[int] = Counter()
+        self._lost_before: Counter[int] = Counter()
         self._since_s = 0.0
 
     def add(self, now_s: float, flow: int, *, lost: bool) -> None:
         """Takes a settled probe of a flow."""
         if now_s - self._since_s > WINDOW_S:
             # After a longer silence the finished window is no longer of the last minutes.
-            self._previous = self._now if now_s - self._since_s <= 2 * WINDOW_S else []
-            self._now, self._since_s = [0] * len(self._now), now_s
-        counts = self._now
-        place = 2 * flow
-        if place >= len(counts):
-            counts += [0] * (place + 2 - len(counts))
-        counts[place] += 1
+            recent = now_s - self._since_s <= 2 * WINDOW_S
+            self._sent_before = self._sent if recent else [0] * len(self._sent)
+            self._lost_before = self._lost if recent else Counter()
+            self._sent, self._lost, self._since_s = [0] * len(self._sent), Counter(), now_s
+        if flow >= len(self._sent):
+            more = [0] * (flow + 1 - len(self._sent))
+            self._sent += more
+            self._sent_before += more
+        self._sent[flow] += 1
         if lost:
-            counts[place + 1] += 1
+            self._lost[flow] += 1
 
     def worst(self) -> float | None:
         """Returns the highest loss ratio of a flow with at least 30 probes, None where no flow has that many."""
-        both = itertools.zip_longest(self._now, self._previous, fillvalue=0)
-        counts = [now + previous for now, previous in both]
-        pairs = zip(counts[::2], counts[1::2], strict=True)
-        return max((lost / sent for sent, lost in pairs if sent >= _MIN_FLOW_PROBES), default=None)
+        sent = list(map(int.__add__, self._sent, self._sent_before))
+        if max(sent, default=0) < _MIN_FLOW_PROBES:
+            return None
+        lost = self._lost + self._lost_before if self._lost or self._lost_before else {}
+        return max((count / sent[flow] for flow, count in lost.items() if sent[flow] >= _MIN_FLOW_PROBES), default=0.0)
 
 
 class PeerStats:

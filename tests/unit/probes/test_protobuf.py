@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.exposition import AgentState, Histogram, Series, render
-from probes.protobuf import render_protobuf, varint, zigzag
+from probes.protobuf import render_protobuf, varint, varints, zigzags
 from probes.stats import BUCKET_BOUNDS_S, NATIVE_MAX_INDEX, NATIVE_ZERO_INDEX, PeerStats, native_index
 from rebalancer.catalog import METRICS, PROBE_METRICS
 from tests.unit.probes import protobuf_reader as reader
@@ -108,7 +108,8 @@ def test_the_native_buckets_are_bounded_whatever_is_measured() -> None:
 @given(st.integers(0, 2**64 - 1), st.integers(-(2**62), 2**62))
 def test_numbers_survive_the_wire(unsigned: int, signed: int) -> None:
     assert reader.read_varint(varint(unsigned), 0) == (unsigned, len(varint(unsigned)))
-    assert reader.signed(reader.read_varint(zigzag(signed), 0)[0]) == signed
+    assert reader.signed(reader.read_varint(zigzags((signed,)), 0)[0]) == signed
+    assert varints((unsigned, 1)) == varint(unsigned) + varint(1)
 
 
 @given(st.text(max_size=300))
