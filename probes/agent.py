@@ -33,6 +33,7 @@ from probes.targets import TargetError, load_targets
 
 VERSION = "0.1.0"
 WATCH_EVERY_S = 0.5
+_TELL_EVERY_S = 3600.0
 _WILDCARDS = ("0.0.0.0", "::")
 log = logging.getLogger("rebalancer-probe")
 
@@ -63,6 +64,7 @@ class Agent:
         self.incoming = Incoming(config.cluster, time.monotonic())
         self.election = Election(config.election, config.cluster) if config.election is not None else None
         self._reached: bool | None = None
+        self._told_s: dict[str, float] = {}
         self._keys = keys
         self._keys_file = Watched(config.keys_file) if config.keys_file is not None else None
         self._socket: socket.socket | None = None
@@ -177,10 +179,23 @@ class Agent:
         if self.reflector is None:
             return
         self.incoming.see(self.reflector.packets, now_s)
+        unverified = self.incoming.unverified(now_s)
+        self.mesh.mark_unverified(unverified)
+        self._tell_keys(unverified, now_s)
         reached, why = self._judged(now_s)
         if reached is not None and reached != self._reached:
             self._reached = reached
             log.log(logging.INFO if reached else logging.ERROR, "%s: %s", self._known_as, why)
+
+    def _tell_keys(self, unverified: list[str], now_s: float) -> None:
+        """Says which peers have other keys, of each once an hour."""
+        self._told_s = {name: at_s for name, at_s in self._told_s.items() if now_s - at_s < _TELL_EVERY_S}
+        for name in unverified:
+            if name not in self._told_s:
+                self._told_s[name] = now_s
+                log.error(
+                    "%s: its probes arrive and fail the HMAC: its keys_file and %s differ.", name, self.config.keys_file
+                )
 
     def _judged(self, now_s: float) -> tuple[bool | None, str]:
         return self.incoming.judge(self.mesh.answering(), now_s, shared=self.mesh.shares_address)
@@ -197,6 +212,10 @@ class Agent:
         """What a person should know beside the table of peers."""
         _reached, why = self._judged(time.monotonic())
         notes = [f"{self._known_as}: {why}"]
+        if unverified := self.incoming.unverified(time.monotonic()):
+            notes.append(
+                f"{self.config.keys_file}: differs from the keys of {', '.join(unverified)}; no path to them is judged"
+            )
         if self.list.expired:
             notes.append(f"{self.config.targets_file}: no usable target list for a day; probing has stopped")
         elif not self.list.ok:

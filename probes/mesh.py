@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class Peer:
         tcp: counters over TCP; None until the fallback is needed for the first time.
         paths: target key -> path.
         targets: target key -> target.
+        unverified: as `Recent.unverified`.
         history: what it was every 5 s for 30 s.
     """
 
@@ -62,6 +63,7 @@ class Peer:
     tcp: PeerStats | None = None
     paths: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     targets: dict[tuple[str, str, int], Target] = field(default_factory=dict)
+    unverified: bool = False
     history: deque[Past] = field(default_factory=lambda: deque(maxlen=int(RECENT_S / SNAPSHOT_EVERY_S) + 1))
 
     @property
@@ -90,6 +92,7 @@ class Peer:
             own=sum(seen[name] for name in _OWN),
             unresolved=seen["resolve_error"],
             tcp_ok=tcp_ok,
+            unverified=self.unverified,
             ever=self.stats.last_ok_s is not None,
             draining=self.draining,
         )
@@ -298,6 +301,14 @@ class Mesh:
         """Returns the peers that answered in the last 30 s."""
         return [name for name, peer in self.peers.items() if peer.history and peer.answered_since(peer.history[0])]
 
+    def mark_unverified(self, names: Collection[str]) -> None:
+        """Takes whose probes fail their HMAC; one that answers all the same has lost probes like any other."""
+        answering = self.answering()
+        for name, peer in self.peers.items():
+            peer.unverified = name in names and name not in answering
+            for path in peer.paths.values():
+                path.session.key_differs = peer.unverified
+
     def vantage(self, *, lag_s: float, own_drops: int, now_unix_s: float) -> Vantage:
         """Returns the agent's own health.
 
@@ -314,8 +325,9 @@ class Mesh:
             self_ok=fresh if settled else None,
             lag_s=lag_s,
             own_drops=own_drops,
-            peers=sum(1 for recent in recents if recent.tried),
+            peers=sum(1 for recent in recents if recent.tried or recent.unverified),
             peers_answering=sum(1 for recent in recents if recent.heard),
+            peers_unverified=sum(1 for recent in recents if recent.unverified),
         )
 
     def states(self, vantage: Vantage) -> dict[str, tuple[PathState, str]]:

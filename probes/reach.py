@@ -24,15 +24,26 @@ class Incoming:
     def __init__(self, own: str, begun_s: float) -> None:
         self._own = own
         self._begun_s = begun_s
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         self._heard_s: dict[str, float] = {}
+        self._failed_s: dict[str, float] = {}
 
     def see(self, packets: Mapping[tuple[str, str], int], now_s: float) -> None:
         """Takes the reflector's counters: (source cluster, result) -> packets."""
         for (cluster, result), count in packets.items():
-            if result == "ok" and cluster != self._own and count != self._counts.get(cluster, 0):
-                self._counts[cluster] = count
-                self._heard_s[cluster] = now_s
+            seen_s = {"ok": self._heard_s, "auth": self._failed_s}.get(result)
+            if seen_s is not None and cluster != self._own and count != self._counts.get((cluster, result), 0):
+                self._counts[cluster, result] = count
+                seen_s[cluster] = now_s
+
+    def unverified(self, now_s: float) -> list[str]:
+        """Returns the peers whose probes arrived in the last minute and all failed their HMAC: their keys differ.
+
+        The name is that of the address, which is not proved; so nothing but a judgement may hang on it.
+        """
+        since_s = now_s - WINDOW_S
+        failed = {name for name, at_s in self._failed_s.items() if at_s >= since_s and name != "unknown"}
+        return sorted(failed - {name for name, at_s in self._heard_s.items() if at_s >= since_s})
 
     def judge(self, answering: Collection[str], now_s: float, *, shared: bool = False) -> tuple[bool | None, str]:
         """Returns whether the peers reach this agent (None: can't be told), and the sentence for people.

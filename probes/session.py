@@ -184,11 +184,12 @@ class PathSession:
         grace_s: how long after its timeout an unanswered probe may wait for a later answer.
 
     Attributes:
+        key_differs: whether the peer has other keys, so that silence says nothing about the path.
         under_way: its probes in the order of sending, until they have settled and their timeout is over.
     """
 
     __slots__ = (
-        "_epoch_seq", "_given_up", "_grace_s", "_timeout_ns", "_timeout_s", "direction", "last_error",
+        "_epoch_seq", "_given_up", "_grace_s", "_timeout_ns", "_timeout_s", "direction", "key_differs", "last_error",
         "last_reply_m_s", "last_rtt_s", "next_seq", "ssid", "stats", "under_way",
     )  # fmt: skip
 
@@ -203,6 +204,7 @@ class PathSession:
         self._timeout_s = timeout_s
         self._timeout_ns = timeout_s * 1e9
         self._grace_s = grace_s
+        self.key_differs = False
         self._epoch_seq = 0
         self._given_up = 0
         self.under_way: deque[Pending] = deque()
@@ -307,7 +309,7 @@ class PathSession:
             if probe.outcome is None:
                 if own_drop_s >= probe.m1_s:
                     self.stats.count("self_drop")  # the reply may have been here: nothing is known about the path
-                elif probe.doubted:
+                elif probe.doubted or self.key_differs:
                     self.stats.count("auth_failed")
                 elif probe.seq > anchor or probe.seq < self._epoch_seq:
                     self._lose(probe, "lost_unknown")

@@ -29,6 +29,7 @@ class Recent:
         own: probes that failed here: send_error, self_drop.
         unresolved: probes without an address to send them to, because the peer's name does not resolve.
         tcp_ok: TCP connects that worked.
+        unverified: whether it gives no answer while its own probes arrive here and all fail their HMAC.
         ever: whether any reply was ever seen.
         draining: whether the peer is under planned maintenance.
     """
@@ -42,6 +43,7 @@ class Recent:
     own: int = 0
     unresolved: int = 0
     tcp_ok: int = 0
+    unverified: bool = False
     ever: bool = False
     draining: bool = False
 
@@ -52,8 +54,8 @@ class Recent:
 
     @property
     def heard(self) -> bool:
-        """Whether its host said anything, even that no process listens: the own uplink works then."""
-        return bool(self.ok or self.refused or self.tcp_ok)
+        """Whether its host said anything, be it a refusal or with another key: the own uplink works then."""
+        return bool(self.ok or self.refused or self.tcp_ok or self.unverified)
 
     @property
     def tried(self) -> int:
@@ -71,6 +73,7 @@ class Vantage:
         own_drops: packets dropped at the own socket in the last 30 s.
         peers: peers to which probes were tried in the last 30 s.
         peers_answering: those of them whose host said anything.
+        peers_unverified: those of them that are `Recent.unverified`.
     """
 
     self_ok: bool | None = True
@@ -78,11 +81,22 @@ class Vantage:
     own_drops: int = 0
     peers: int = 1
     peers_answering: int = 1
+    peers_unverified: int = 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the agent's own loopback, loop or socket fails."""
+        return self.self_ok is False or self.lag_s > SICK_LAG_S or self.own_drops > 0
+
+    @property
+    def wrong_key(self) -> bool:
+        """Whether most peers have another key: the own one is more likely wrong than all of theirs."""
+        return 2 * self.peers_unverified > self.peers
 
     @property
     def sick(self) -> bool:
-        """Whether the agent's own loopback, loop or socket fails, so that nothing it measures counts."""
-        return self.self_ok is False or self.lag_s > SICK_LAG_S or self.own_drops > 0
+        """Whether nothing that the agent measures counts."""
+        return self.failing or self.wrong_key
 
 
 def judge_path(recent: Recent, vantage: Vantage) -> tuple[PathState, str]:
@@ -92,12 +106,16 @@ def judge_path(recent: Recent, vantage: Vantage) -> tuple[PathState, str]:
         recent: the last 30 s of this peer.
         vantage: the last 30 s of the agent itself.
     """
-    if vantage.sick:
+    if vantage.failing:
         return "probe_sick", "the agent's own loopback, loop or socket fails: nothing it measures counts"
+    if vantage.wrong_key:
+        return "probe_sick", "the probes of most peers fail the HMAC here: look at this agent's keys_file"
     if recent.draining:
         return "maintenance", "marked as draining in the target list"
     if recent.ok:
         return _judge_answering(recent)
+    if recent.unverified:
+        return "unknown", "its probes arrive and fail the HMAC: its keys_file and this agent's differ"
     if recent.tried == 0:
         if recent.unresolved:
             # A name without an address says nothing about any path, whatever the other peers do.

@@ -76,9 +76,9 @@ def agent_alerts() -> tuple[Alert, ...]:
             component="probe",
             summary="A probe agent distrusts itself.",
             description=(
-                "{{ $labels.instance }} in {{ $labels.src_cluster }} finds its own loopback, loop or socket at fault,"
-                " so its paths count as unknown. Look at /debug/peers there: mostly its node lacks CPU or its own"
-                " queues are full."
+                "{{ $labels.instance }} in {{ $labels.src_cluster }} finds its own loopback, loop, socket or key at"
+                " fault, so its paths count as unknown. Look at /debug/peers there: mostly its node lacks CPU, its own"
+                " queues are full, or its keys_file is not that of the other clusters."
             ),
         ),
         Alert(

@@ -261,6 +261,39 @@ def test_keys_are_rotated_without_a_lost_probe(tmp_path: Path) -> None:
     drive(probe, test)
 
 
+def test_a_peer_with_another_key_is_named_and_its_silence_is_no_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    probe = agent(tmp_path, [("b", f"127.0.0.2:{port}")], KEYS, keys_file=tmp_path / "keys")
+
+    async def test() -> None:
+        with sockets.open_udp(socket.AF_INET, "127.0.0.2", port):
+            await until(lambda: "b" in probe.mesh.peers and probe.reflector is not None, "the peer is known")
+            theirs = Sender(SenderSettings(interval_s=0.02, flows=1, bind="127.0.0.2"), keys=KeyRing({0: b"x" * 32}, 0))
+            theirs.start(asyncio.get_running_loop())
+            theirs.add("a", PeerStats()).place(socket.AF_INET, probe.config.listen)
+            try:
+                packets = probe.reflector.packets if probe.reflector is not None else {}
+                await until(lambda: packets.get(("b", "auth"), 0) >= 5, "their probes are turned away")
+                for _ in range(3):
+                    probe._listen(time.monotonic())
+                stats = probe.mesh.peers["b"].stats
+                lost = stats.path_samples()
+                await until(lambda: count(stats, "auth_failed") >= 5, "unanswered probes settle")
+                assert stats.path_samples() == lost
+                assert probe.vantage().wrong_key, "the only peer there is"
+                assert f"{tmp_path / 'keys'}: differs from the keys of b" in await get(probe, "/healthz")
+                assert "probe_sick" in await get(probe, "/debug/peers")
+            finally:
+                theirs.close()
+
+    drive(probe, test)
+    assert [record.message for record in caplog.records if "HMAC" in record.message] == [
+        f"b: its probes arrive and fail the HMAC: its keys_file and {tmp_path / 'keys'} differ."
+    ]
+
+
 @pytest.mark.parametrize(
     ("sentence", "request_text", "words"),
     [

@@ -54,3 +54,21 @@ def test_a_peer_that_was_heard_long_ago_proves_nothing_any_more() -> None:
     assert incoming.judge(["b"], 200.0)[0] is False
     incoming.see({("b", "ok"): 6}, 201.0)
     assert incoming.judge(["b"], 202.0)[0] is True
+
+
+@pytest.mark.parametrize(
+    ("sentence", "packets", "now_s", "expected"),
+    [
+        ("all of a peer's probes fail", {("b", "auth"): 1, ("c", "ok"): 1}, 10.0, ["b"]),
+        ("some of them pass: a key is being changed, or somebody else uses the address", {
+            ("b", "auth"): 9, ("b", "ok"): 1,
+        }, 10.0, []),
+        ("that was more than a minute ago", {("b", "auth"): 1}, 71.0, []),
+        ("strangers and the own loopback are no peers", {("unknown", "auth"): 9, ("a", "auth"): 9}, 10.0, []),
+    ],
+)  # fmt: skip
+def test_whose_keys_differ(sentence: str, packets: Packets, now_s: float, expected: list[str]) -> None:
+    incoming = Incoming("a", 0.0)
+    incoming.see(packets, 5.0)
+    incoming.see(packets, 8.0)  # nothing new
+    assert incoming.unverified(now_s) == expected, sentence

@@ -214,3 +214,11 @@ def test_whatever_the_order_each_hole_below_the_closed_answers_counts_once(
             direction.close(number)
             closed = max(closed, number)
     assert direction.split(1000) == sum(number not in back for number in range(1, closed + 1))
+
+
+def test_silence_of_a_peer_with_other_keys_is_no_loss() -> None:
+    session = PathSession(1, PeerStats())
+    session.sent(Pending(0, 0, 0, 10**18, 100.0))
+    session.key_differs = True
+    session.expire(106.0, float("-inf"))
+    assert outcome(session.stats, "auth_failed") == sum(session.stats.outcomes) == 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from probes.states import Recent, Vantage, judge_path
 
 OK = Vantage(peers=3, peers_answering=2)
+ONE_DIFFERS = Vantage(peers=3, peers_answering=1, peers_unverified=1)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,15 @@ OK = Vantage(peers=3, peers_answering=2)
             Vantage(peers=3, peers_answering=0),
             "unknown",
         ),
+        ("one of three peers has other keys", Recent(unverified=True, lost_unknown=30), ONE_DIFFERS, "unknown"),
+        ("one of three has, and another is silent", Recent(lost_unknown=30, ever=True), ONE_DIFFERS, "silent"),
+        (
+            "the own keys are nobody's",
+            Recent(unverified=True),
+            Vantage(True, peers=3, peers_unverified=2),
+            "probe_sick",
+        ),
+        ("it answers, so its keys are no matter", Recent(ok=30, ever=True), ONE_DIFFERS, "ok"),
         ("only own failures to one peer", Recent(own=30, ever=True), OK, "unknown"),
     ],
 )
@@ -64,6 +74,7 @@ def test_a_lossy_path_says_its_direction(forward: int, backward: int, way: str) 
         ("a reply", Recent(ok=1), True),
         ("a refusal comes from the other host", Recent(refused=1), True),
         ("a connect over TCP", Recent(lost_unknown=9, tcp_ok=1), True),
+        ("its probes, though with another key", Recent(unverified=True), True),
         ("a router's error may come from the own gateway", Recent(unreachable=9), False),
         ("silence", Recent(lost_unknown=9), False),
     ],
