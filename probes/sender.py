@@ -4,10 +4,10 @@ One socket per path would let every socket's wake-ups and buffers grow with the 
 enough to see each ECMP path. It runs on the standard event loop: uvloop stops reading when the error queue, where the
 transmit stamps arrive, has something.
 
-What it costs is system calls and wake-ups, so both go in batches of 10 ms, only sockets that have something are read, and
-where probes leave all the time answers wait for the next of these batches. The kernel's stamps make that free of error;
-where the kernel gives none, answers are read at once. Sending many with one call (`sendmmsg`) gained 1 us of 5 in a probe's
-hand-over at best, and each probe would lose the clock reading just before it leaves.
+What it costs is system calls and wake-ups, so both go in batches of 10 ms, only sockets that have something are read,
+and where probes leave all the time answers wait for the next of these batches. The kernel's stamps make that free of
+error; where the kernel gives none, answers are read at once. Sending many with one call (`sendmmsg`) gained 1 us of 5
+in a probe's hand-over at best, and each probe would lose the clock reading just before it leaves.
 """
 
 from __future__ import annotations
