@@ -1,10 +1,13 @@
 """Seasonal smoothing with a level that decays (SPAR): a small bank of fixed settings, the best one per horizon wins.
 
     deviation <- (1 - alpha) phi deviation + alpha (y - slow - season)
-    season    <- season + gamma (cleaned y - slow - deviation - season)
+    usual     <- (1 - alpha) phi usual + alpha (cleaned y - slow - season)
+    season    <- season + gamma (cleaned y - slow - usual - season)
     forecast  =  slow + phi^h deviation + season at t + h
 
-`slow` follows with a half-life of three days. Nothing is fitted: the errors of each setting are kept, with a half-life.
+`slow` follows with a half-life of three days. `usual` is the deviation without outages and spikes: measured against the
+other one, what a spike leaves in the season is a hole as deep as the spike. Nothing is fitted: the errors of each
+setting are kept, with a half-life.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Smoothing:
     """The bank's state.
 
     Attributes:
-        slow, deviation: shape (K, S).
+        slow, deviation, usual: shape (K, S).
         season: shape (season, K, S), by slot of the day.
         days: shape (S,), how many slots were taken in.
         past: shape (ring, K, H, S), forecasts by slot of their origin.
@@ -43,6 +46,7 @@ class Smoothing:
 
     slow: Floats
     deviation: Floats
+    usual: Floats
     season: Floats
     days: Ints
     past: Floats
@@ -55,6 +59,7 @@ class Smoothing:
         return Smoothing(
             slow=np.zeros((settings, series)),
             deviation=np.zeros((settings, series)),
+            usual=np.zeros((settings, series)),
             season=np.zeros((grid.season, settings, series)),
             days=np.zeros(series, dtype=np.int64),
             past=np.full((grid.reach + 1, settings, len(grid.ahead), series), np.nan),
@@ -86,13 +91,17 @@ def step(bank: Smoothing, tape: Tape, value: Floats, cleaned: Floats) -> Floats:
     first = 1.0 / (bank.days + 1.0)
     mean = bank.slow + np.where(young, first, 0.0) * (value - bank.slow)
     keep = half_life(SLOW_DAYS * grid.season)
-    deviation = (1.0 - alpha) * bank.deviation * phi + alpha * (value - bank.slow - here)
+    kept = np.where(np.isnan(cleaned), value, cleaned)
+    deviation, usual = (
+        np.where(young, 0.0, (1.0 - alpha) * before * phi + alpha * (now - bank.slow - here))
+        for before, now in ((bank.deviation, value), (bank.usual, kept))
+    )
     slow = np.where(young, mean, keep * bank.slow + (1.0 - keep) * (value - here))
-    deviation = np.where(young, 0.0, deviation)
     rate = np.where(young, 1.0, gamma)
-    season = here + rate * (np.where(np.isnan(cleaned), value, cleaned) - slow - deviation - here)
+    season = here + rate * (kept - slow - usual - here)
     bank.slow = np.where(seen, slow, bank.slow)
     bank.deviation = np.where(seen, deviation, bank.deviation * phi)
+    bank.usual = np.where(seen, usual, bank.usual * phi)
     fresh = np.where(seen, season, here)
     if places.ndim == 2:
         bank.season[places[0], :, rows] = fresh.T
