@@ -9,7 +9,6 @@ import numpy as np
 
 from rebalancer.core.forecast.engine import Engine
 from rebalancer.core.forecast.grid import DAY_S, Grid, Zones
-from rebalancer.core.forecast.trust import begun
 from rebalancer.core.model import Bools, Floats
 from tests.benchmarks.forecast_rivals import Rival, filled
 from tests.benchmarks.traces import Trace
@@ -60,8 +59,8 @@ class Record:
         points: shape (T, H, S), made with data up to each slot.
         bands: shape (T, H, Q, S).
         naive: shape (T, S), the newest known value.
-        begun: shape (T, S), whether three of the last six values lay on one side of the band.
-        shifted: shape (T, S), the same and on until six lay inside.
+        begun: shape (T, S), whether the newest errors look like a shift of level.
+        shifted: shape (T, S), the same and on until six values lay inside of the band.
     """
 
     points: Floats
@@ -100,7 +99,7 @@ def record(table: Floats, season: int, names: Sequence[str], probs: tuple[float,
     for slot in range(slots):
         engine.step(table[slot])
         found.points[slot], found.bands[slot], found.naive[slot] = engine.point, engine.band, engine.last**2
-        found.begun[slot], found.shifted[slot] = begun(engine.trust), engine.trust.shifted
+        found.begun[slot], found.shifted[slot] = engine.trust.begun, engine.trust.shifted
         if slot % (7 * season) == 0:
             print(f"# day {slot // season} of {slots // season}", flush=True)
     return found

@@ -54,7 +54,7 @@ class Bands:
         edges: shape (reach + 1, H, Q, S), their corrected residual quantiles.
         quantiles: shape (H, Q, S), of the residuals, refreshed now and then.
         tracking: shape (H, Q, S), correction.
-        usual: shape (2, H, S), decaying sum of absolute residuals and of weights.
+        sizes: shape (2, H, S), decaying sum of absolute residuals and of weights.
         outcomes: shape (H, S).
         steps: shape (2, S), decaying sum of steps from slot to slot and of weights.
         lately: shape (PRIOR_SAMPLES, S), the newest values by slot.
@@ -66,7 +66,7 @@ class Bands:
     edges: Floats
     quantiles: Floats
     tracking: Floats
-    usual: Floats
+    sizes: Floats
     outcomes: Ints
     steps: Floats
     lately: Floats
@@ -84,7 +84,7 @@ class Bands:
             edges=np.full((ring, horizons, probs, series), np.nan),
             quantiles=np.zeros((horizons, probs, series)),
             tracking=np.zeros((horizons, probs, series)),
-            usual=np.zeros((2, horizons, series)),
+            sizes=np.zeros((2, horizons, series)),
             outcomes=np.zeros((horizons, series), dtype=np.int64),
             steps=np.zeros((2, series)),
             lately=np.full((PRIOR_SAMPLES, series), np.nan),
@@ -107,15 +107,20 @@ def judge(bands: Bands, grid: Grid, slot: int, root: Floats) -> None:
     if slot % spacing == 0:
         bands.residuals[slot // spacing % len(bands.residuals)] = residual
     bands.outcomes += known
-    bands.usual *= np.where(known, half_life(USUAL_DAYS * grid.season), 1.0)
-    bands.usual[0] += np.where(known, np.abs(residual), 0.0)
-    bands.usual[1] += known
-    usual = bands.usual[0] / np.maximum(bands.usual[1], 1e-12)
+    bands.sizes *= np.where(known, half_life(USUAL_DAYS * grid.season), 1.0)
+    bands.sizes[0] += np.where(known, np.abs(residual), 0.0)
+    bands.sizes[1] += known
     edge = bands.edges[origins, horizons]
     missed = (residual[:, None] > edge) - (1.0 - np.array(grid.probs)[None, :, None])
     judged = known[:, None] & ~np.isnan(edge)
-    bands.tracking += np.where(judged, TRACKING * missed * usual[:, None], 0.0)
+    bands.tracking += np.where(judged, TRACKING * missed * usual(bands)[:, None], 0.0)
     _samples(bands, slot, root)
+
+
+def usual(bands: Bands) -> Floats:
+    """Usual size of a residual; shape (H, S), zero before the first."""
+    found: Floats = bands.sizes[0] / np.maximum(bands.sizes[1], 1e-12)
+    return found
 
 
 def _samples(bands: Bands, slot: int, root: Floats) -> None:

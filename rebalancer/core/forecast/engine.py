@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rebalancer.core.forecast import bands, cleaning, mixing, regression, seasons, smoothing, trust
+from rebalancer.core.forecast import bands, cleaning, mixing, regression, seasons, smoothing, trust, yesterday
 from rebalancer.core.forecast.grid import Grid, Ints, Tape, Zones, mean, median
 from rebalancer.core.model import Bools, Floats
 
@@ -47,6 +47,7 @@ class Engine:
     tape: Tape
     cleaner: cleaning.Cleaner
     fit: regression.Regression
+    before: yesterday.Yesterday
     bank: smoothing.Smoothing
     mix: mixing.Mixing
     errors: bands.Bands
@@ -79,6 +80,7 @@ class Engine:
             tape=Tape.blank(grid, series, first, size, zones),
             cleaner=cleaning.Cleaner.blank(grid, series),
             fit=regression.Regression.blank(grid, series),
+            before=yesterday.Yesterday.blank(grid, series),
             bank=smoothing.Smoothing.blank(grid, series),
             mix=mixing.Mixing.blank(grid, series, len(EXPERTS)),
             errors=bands.Bands.blank(grid, series),
@@ -133,6 +135,7 @@ class Engine:
         column = np.array([tape.size - 1 + grid.reach])
         found = seasons.profile(tape, column, rows, self.fit.offset)
         regression.step(self.fit, tape, found)
+        yesterday.step(self.before, tape, self.fit.base[tape.slot % len(self.fit.base), 0])
         self.ahead[(tape.slot + grid.reach) % len(self.ahead)] = found.days[0], found.week[0]
         self.refit()
         self._forecast(root, demand)
@@ -152,7 +155,8 @@ class Engine:
         naive = mean(np.abs(self.mix.past[origins, 0, horizons] - demand))
         # Within rounding of single precision nothing was missed.
         own, naive = (np.where(e <= trust.ROUNDING * demand, 0.0, e) for e in (own, naive))
-        trust.judge(self.trust, grid, slot, residual, edge, root, (own, naive))
+        usual = np.where(self.errors.outcomes[which] >= bands.needed(grid), bands.usual(self.errors)[which], np.nan)
+        trust.judge(self.trust, grid, slot, residual, edge, usual, root, (own, naive))
         bands.judge(self.errors, grid, slot, root)
         bands.refresh(self.errors, grid, bands.due(self.errors, grid, slot, self.phase))
 
@@ -196,12 +200,12 @@ class Engine:
             np.broadcast_to(self.last**2, self.point.shape),
             self.ahead[slots, 0],
             self.ahead[slots, 1],
-            regression.yesterday(self.fit, tape),
+            yesterday.forecast(self.before, tape, self.fit.base[slots, 0]),
             *regression.forecast(self.fit, tape),
             spar,
         ])  # fmt: skip
         self.mix.past[tape.slot % len(self.mix.past)] = experts
-        self.weights = mixing.weights(self.mix, grid, experts, self.trust.shifted)
+        self.weights = mixing.weights(self.mix, grid, experts, self.trust.lasting)
         mixed = (self.weights * np.where(np.isnan(experts), 0.0, experts)).sum(axis=0)
         self.point = np.where(np.isnan(experts).all(axis=0), np.nan, mixed)
         self.band = bands.draw(self.errors, grid, tape.slot, self.point)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rebalancer.core.forecast import cleaning, seasons, smoothing
+from rebalancer.core.forecast import cleaning, seasons, smoothing, yesterday
 from rebalancer.core.forecast.engine import FIRST_FIT_DAYS, Engine
 from rebalancer.core.forecast.grid import Ints, Tape, half_life, mean, median
 from rebalancer.core.model import Bools, Floats
@@ -137,6 +137,8 @@ def _views(engine: Engine, rows: Ints) -> None:
     fit.sides[ahead[:, None], :, :, rows] = found.sides[:, :, -ring:].transpose(2, 3, 0, 1)
     engine.ahead[ahead[:, None], 0, rows] = found.days[-ring:]
     engine.ahead[ahead[:, None], 1, rows] = found.week[-ring:]
+    newest = tape.size - 1 + grid.reach + max(yesterday.shifts(grid))
+    yesterday.read(engine.before, tape, np.arange(max(0, newest + 1 - len(engine.before.past)), newest + 1), rows)
     seen = tape.seen[columns[: -grid.reach]][:, rows]
     root = np.where(seen, tape.raw[columns[: -grid.reach]][:, rows], np.nan).astype(np.float64)
     deviation = seasons.scaled(root, fit.offset[rows]) - found.base[:, : -grid.reach]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rebalancer.core.forecast import seasons
-from rebalancer.core.forecast.grid import Grid, Ints, Singles, Tape, half_life, mean, median
+from rebalancer.core.forecast.grid import Grid, Ints, Singles, Tape, mean, median
 from rebalancer.core.forecast.seasons import LEVELS, SCALES, SIDES
 from rebalancer.core.model import Bools, Floats
 
@@ -22,8 +22,6 @@ BOUND = 6.0
 HUBER = 2.0
 HALF_LIFE_DAYS = 10.0
 STRIDE_S = 900.0
-LEVEL_S = 1800.0
-"""Half-life in which yesterday is moved to today's level."""
 WINDOW_DAYS = {True: 14, False: 56}
 """On fine grids two weeks hold enough to fit; an hourly one needs eight."""
 MIN_ROWS = 30
@@ -51,7 +49,6 @@ class Regression:
         sides: shape (ring, SIDES, 2, S), likewise.
         today: shape (season, 2, S), deviations of the last day by slot; NaN where nothing was seen.
         held: shape (3, 2, S), the newest deviations with gaps bridged, newest first.
-        level: shape (S,), by how much the root of demand lately differs from yesterday's.
     """
 
     offset: Floats
@@ -61,7 +58,6 @@ class Regression:
     sides: Floats
     today: Singles
     held: Floats
-    level: Floats
 
     @staticmethod
     def blank(grid: Grid, series: int) -> Regression:
@@ -75,7 +71,6 @@ class Regression:
             sides=np.zeros((ring, SIDES, scales, series)),
             today=np.full((grid.season, scales, series), np.nan, dtype=np.float32),
             held=np.zeros((3, scales, series)),
-            level=np.zeros(series),
         )
 
 
@@ -89,11 +84,6 @@ def step(part: Regression, tape: Tape, found: seasons.Profile) -> None:
     part.today[slot % tape.grid.season] = deviation
     newest = np.where(np.isnan(deviation), part.held[0] * seasons.GAP_DECAY, deviation)
     part.held = np.stack([newest, part.held[0], part.held[1]])
-    clean = np.where(tape.seen[column], tape.clean[column], np.nan)
-    fresh = clean - part.base[slot % ring, 0] - part.sides[slot % ring, 0, 0]
-    keep = half_life(tape.grid.slots(LEVEL_S))
-    followed = keep * part.level + (1.0 - keep) * fresh
-    part.level = np.where(np.isnan(fresh), part.level * seasons.GAP_DECAY, followed)
 
 
 def forecast(part: Regression, tape: Tape) -> Floats:
@@ -122,14 +112,6 @@ def forecast(part: Regression, tape: Tape) -> Floats:
         move = _between(steps, grid.ahead) @ move
     base = part.base[(slot + np.array(grid.ahead)) % ring].transpose(1, 0, 2)
     return seasons.back(base + move, part.offset)
-
-
-def yesterday(part: Regression, tape: Tape) -> Floats:
-    """Forecasts all horizons as yesterday, moved by how today differs from it; shape (H, S), demand."""
-    grid, slot, ring = tape.grid, tape.slot, len(part.base)
-    places = (slot + np.array(grid.ahead)) % ring
-    found: Floats = np.maximum(part.base[places, 0] + part.sides[places, 0, 0] + part.level, 0.0) ** 2
-    return found
 
 
 def _mean(values: Singles) -> Floats:

@@ -11,7 +11,14 @@ from rebalancer.core.model import Bools, Floats
 
 SHIFT_S = 900.0
 """The horizon whose band says that the level moved."""
+SHIFT_SLOTS = 2
+"""Over so many slots an error is averaged to be evidence of a shift: a spike of one slot is none."""
+SHIFT_SHARE = 0.0125
+"""How often slots without a shift may look like one, on each side."""
+SHIFT_BEGIN, SHIFT_LEARNING, SHIFT_LEAST = 3.0, 0.2, 1.0
+"""Bound of that evidence in usual errors: at first, by how much it rises after a slot beyond it, and at least."""
 SHIFT_WINDOW, SHIFT_MISSES = 6, 3
+"""Three values of six on one side of the band confirm a shift; then it lasts until six in a row lie inside."""
 SHIFT_RATIO = 0.02
 """A value outside of the band by less (on the square-root scale; 4 % of demand) is no shift: the band of a service that
 hardly varies is thinner than that, and the target's slack takes it."""
@@ -46,13 +53,19 @@ class Trust:
 
     Attributes:
         sides: shape (SHIFT_WINDOW, S), by slot: 1 above the band, -1 below, 0 inside or unknown.
-        shifted: shape (S,), from three misses of six on one side until six hits in a row.
+        lately: shape (SHIFT_SLOTS, S), by slot: residuals at the horizon of a shift; NaN where there was none.
+        bound: shape (2, S), of their mean above and below, in usual errors: what a share of SHIFT_SHARE goes beyond.
+        begun: shape (S,), whether the newest residuals go beyond it.
+        lasting: shape (S,), whether it was confirmed, and is not over yet.
         covered: shape (season, S), 1 where the outcome lay under the 95 % quantile; NaN where there was none.
         missed, naive: shape (season, S), absolute errors, mean over horizons; NaN where there was no outcome.
     """
 
     sides: Singles
-    shifted: Bools
+    lately: Floats
+    bound: Floats
+    begun: Bools
+    lasting: Bools
     covered: Singles
     missed: Singles
     naive: Singles
@@ -61,14 +74,28 @@ class Trust:
     def blank(grid: Grid, series: int) -> Trust:
         """Returns one without experience."""
         nothing = np.full((grid.season, series), np.nan, dtype=np.float32)
-        no = np.zeros(series, dtype=bool)
-        sides = np.zeros((SHIFT_WINDOW, series), dtype=np.float32)
-        return Trust(sides, no, nothing, nothing.copy(), nothing.copy())
+        return Trust(
+            sides=np.zeros((SHIFT_WINDOW, series), dtype=np.float32),
+            lately=np.full((SHIFT_SLOTS, series), np.nan),
+            bound=np.full((2, series), SHIFT_BEGIN),
+            begun=np.zeros(series, dtype=bool),
+            lasting=np.zeros(series, dtype=bool),
+            covered=nothing,
+            missed=nothing.copy(),
+            naive=nothing.copy(),
+        )
+
+    @property
+    def shifted(self) -> Bools:
+        """Where the level moves; shape (S,)."""
+        result: Bools = self.begun | self.lasting
+        return result
 
 
 def judge(
-    trust: Trust, grid: Grid, slot: int, residual: Floats, edge: Floats, root: Floats, errors: tuple[Floats, Floats]
-) -> None:
+    trust: Trust, grid: Grid, slot: int, residual: Floats, edge: Floats, usual: Floats, root: Floats,
+    errors: tuple[Floats, Floats],
+) -> None:  # fmt: skip
     """Takes the newest outcomes in.
 
     Args:
@@ -77,6 +104,7 @@ def judge(
         slot: the newest.
         residual: shape (S,), root of the value less root of the forecast, at the horizon of a shift.
         edge: shape (Q, S), the residual quantiles it was given.
+        usual: shape (S,), its usual size; NaN until it is known well enough.
         root: shape (S,), square root of the value.
         errors: the forecast's and the naive one's, shape (S,), mean over horizons.
     """
@@ -87,17 +115,27 @@ def judge(
         side = np.where(known, 1.0 * (residual > high + slack) - 1.0 * (residual < low - slack), 0.0)
         under = residual <= high + ROUNDING * root + 1e-9
     trust.sides[slot % SHIFT_WINDOW] = side
-    over = (trust.sides == 0).all(axis=0)
-    trust.shifted = (trust.shifted | begun(trust)) & ~over
+    _shift(trust, slot, residual, usual, slack)
     place = slot % grid.season
     trust.covered[place] = np.where(known, under, np.nan)
     trust.missed[place], trust.naive[place] = errors
 
 
-def begun(trust: Trust) -> Bools:
-    """Says where three of the last six outcomes lie on one side of the band; shape (S,)."""
-    result: Bools = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0)) >= SHIFT_MISSES
-    return result
+def _shift(trust: Trust, slot: int, residual: Floats, usual: Floats, slack: Floats) -> None:
+    """Says whether the newest residuals together go beyond what they do without a shift, and learns how far that is."""
+    trust.lately[slot % SHIFT_SLOTS] = residual
+    together = trust.lately.mean(axis=0)
+    evidence = np.stack([together, -together])
+    bound = trust.bound * usual
+    with np.errstate(invalid="ignore"):  # comparisons with NaN are false: what is unknown is no evidence
+        trust.begun = np.any(evidence > bound + slack, axis=0)
+        beyond = evidence > bound
+    # Quantile tracking: over time a share of SHIFT_SHARE lies beyond each bound, whatever the errors look like.
+    learnt = np.maximum(trust.bound + SHIFT_LEARNING * (beyond - SHIFT_SHARE), SHIFT_LEAST)
+    trust.bound = np.where(np.isnan(together + usual), trust.bound, learnt)
+    misses = np.maximum((trust.sides > 0).sum(axis=0), (trust.sides < 0).sum(axis=0))
+    over = (trust.sides == 0).all(axis=0)
+    trust.lasting = (trust.lasting | (trust.begun & (misses >= SHIFT_MISSES))) & ~over
 
 
 def nearest(values: tuple[float, ...], wanted: float) -> int:
