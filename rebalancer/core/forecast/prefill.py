@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rebalancer.core.forecast import cleaning, seasons, smoothing, yesterday
+from rebalancer.core.forecast import cleaning, regression, seasons, smoothing, yesterday
 from rebalancer.core.forecast.engine import FIRST_FIT_DAYS, Engine
 from rebalancer.core.forecast.grid import Ints, Tape, half_life, mean, median
 from rebalancer.core.model import Bools, Floats
@@ -144,6 +144,7 @@ def _views(engine: Engine, rows: Ints) -> None:
     deviation = seasons.scaled(root, fit.offset[rows]) - found.base[:, : -grid.reach]
     place = _ring(engine, grid.season)
     fit.today[place[:, None], :, rows] = deviation[:, -len(place) :].transpose(1, 2, 0)
+    regression.recount(fit, rows)
     held = np.stack([seasons.hold(one)[-1:-4:-1] for one in deviation], axis=1)
     fit.held[:, :, rows] = held
 

@@ -48,6 +48,8 @@ class Regression:
         base: shape (ring, 2, S), profile by slot, the farthest horizon ahead included.
         sides: shape (ring, SIDES, 2, S), likewise.
         today: shape (season, 2, S), deviations of the last day by slot; NaN where nothing was seen.
+        day: shape (2, 2, S), sum over `today` and how many are known; each is bounded by itself, so that a spike of an
+            hour does not move the mean of a day.
         held: shape (3, 2, S), the newest deviations with gaps bridged, newest first.
     """
 
@@ -57,6 +59,7 @@ class Regression:
     base: Floats
     sides: Floats
     today: Singles
+    day: Floats
     held: Floats
 
     @staticmethod
@@ -70,6 +73,7 @@ class Regression:
             base=np.full((ring, scales, series), np.nan),
             sides=np.zeros((ring, SIDES, scales, series)),
             today=np.full((grid.season, scales, series), np.nan, dtype=np.float32),
+            day=np.zeros((2, scales, series)),
             held=np.zeros((3, scales, series)),
         )
 
@@ -81,9 +85,29 @@ def step(part: Regression, tape: Tape, found: seasons.Profile) -> None:
     part.sides[(slot + tape.grid.reach) % ring] = found.sides[:, :, 0]
     root = np.where(tape.seen[column], tape.raw[column], np.nan).astype(np.float64)
     deviation = seasons.scaled(root, part.offset) - part.base[slot % ring]
-    part.today[slot % tape.grid.season] = deviation
+    limit, place = _limits(part), slot % tape.grid.season
+    for change, one in ((-1.0, part.today[place]), (1.0, deviation.astype(np.float32))):
+        known = ~np.isnan(one)
+        part.day[0] += np.where(known, change * np.clip(one, -limit, limit), 0.0)
+        part.day[1] += change * known
+    part.today[place] = deviation
     newest = np.where(np.isnan(deviation), part.held[0] * seasons.GAP_DECAY, deviation)
     part.held = np.stack([newest, part.held[0], part.held[1]])
+
+
+def recount(part: Regression, rows: Ints) -> None:
+    """Sums the last day's deviations of some series anew, after their bounds or all of their values have changed."""
+    limit = _limits(part)[:, rows]
+    day = np.clip(part.today[..., rows], -limit, limit)
+    known = ~np.isnan(day)
+    part.day[0][:, rows] = np.where(known, day, np.float32(0.0)).sum(axis=0, dtype=np.float64)
+    part.day[1][:, rows] = known.sum(axis=0)
+
+
+def _limits(part: Regression) -> Singles:
+    """How far a deviation counts; shape (2, S), infinite before the first fit."""
+    result: Singles = np.where(np.isnan(part.spread), np.inf, BOUND * part.spread).astype(np.float32)
+    return result
 
 
 def forecast(part: Regression, tape: Tape) -> Floats:
@@ -93,12 +117,10 @@ def forecast(part: Regression, tape: Tape) -> Floats:
     fitted = ~np.isnan(part.spread)
     unit = np.where(fitted, part.spread, 1.0)
     limit = np.where(fitted, BOUND, np.inf)
-    # Each bounded by itself, so that a spike of an hour does not move the mean of a day.
-    bound = (limit * unit).astype(np.float32)
-    day: Singles = np.clip(part.today, -bound, bound)
-    newest = day[(slot - np.arange(short[-1])) % grid.season]
+    bound = _limits(part)
+    newest = np.clip(part.today[(slot - np.arange(short[-1])) % grid.season], -bound, bound)
     means = [_mean(newest[:span]) for span in short]
-    means.append(_mean(day) if spans[-1] == grid.season else means[-1])
+    means.append(part.day[0] / np.maximum(part.day[1], 1) if spans[-1] == grid.season else means[-1])
     level = np.clip(np.stack([*part.held, *means]) / unit, -limit, limit)
     steps = nodes(grid)
     sides = part.sides[(slot + np.array((0, *steps))) % ring]
@@ -109,7 +131,7 @@ def forecast(part: Regression, tape: Tape) -> Floats:
     move += np.einsum("khfs,fks->khs", beta[:, :, cut + SIDES :], sides[0])
     move = np.where(fitted[:, None], move * unit[:, None], means[0][:, None])
     if len(steps) < len(grid.ahead):
-        move = _between(steps, grid.ahead) @ move
+        move = _between(steps, grid.ahead, move)
     base = part.base[(slot + np.array(grid.ahead)) % ring].transpose(1, 0, 2)
     return seasons.back(base + move, part.offset)
 
@@ -122,10 +144,18 @@ def _mean(values: Singles) -> Floats:
     return result
 
 
-def _between(steps: tuple[int, ...], ahead: tuple[int, ...]) -> Floats:
-    """Weights that interpolate all horizons from the fitted ones; shape (H, nodes)."""
-    unit = np.eye(len(steps))
-    return np.stack([np.interp(ahead, steps, row) for row in unit], axis=1)
+def _between(steps: tuple[int, ...], ahead: tuple[int, ...], move: Floats) -> Floats:
+    """Interpolates all horizons from the fitted ones; `move` of shape (2, nodes, S).
+
+    Each horizon has two neighbours: a matrix product would multiply zeros, and wake the threads of a linear algebra
+    library for it.
+    """
+    high = np.searchsorted(steps, ahead)
+    low = np.where(np.array(steps)[high] == ahead, high, high - 1)
+    gap = np.array(steps)[high] - np.array(steps)[low]
+    share = ((np.array(ahead) - np.array(steps)[low]) / np.maximum(gap, 1))[:, None]
+    result: Floats = move[:, low] + share * (move[:, high] - move[:, low])
+    return result
 
 
 def refit(part: Regression, tape: Tape, rows: Ints) -> Bools:
@@ -141,6 +171,7 @@ def refit(part: Regression, tape: Tape, rows: Ints) -> Bools:
     fine = np.ones(len(rows), dtype=bool)
     for scale, deviation in enumerate(deviations):
         fine &= _fit(part, grid, rows, scale, deviation, found.sides[:, scale])
+    recount(part, rows)
     return fine
 
 
