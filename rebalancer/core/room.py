@@ -26,11 +26,16 @@ class Room:
     nodes: tuple[NodeRoom, ...]
 
 
-def of(state: ClusterState) -> Room | Unknown:
-    """Returns the room of a cluster, or Unknown where its nodes are unknown."""
+def of(state: ClusterState, keep: float | None = None) -> Room | Unknown:
+    """Returns the room of a cluster, or Unknown where its nodes are unknown.
+
+    Args:
+        state: the cluster.
+        keep: share of what can be allocated that stays free; the cluster's reserve where it is None.
+    """
     if isinstance(state.nodes, Unknown):
         return state.nodes
-    keep = state.cluster.reserve_ratio
+    keep = state.cluster.reserve_ratio if keep is None else keep
     ordinary = [n for n in state.nodes if not n.taints]
     cpu = sum(n.free_cpu for n in ordinary) - keep * _finite(state.allocatable_cpu)
     memory = sum(n.free_memory for n in ordinary) - keep * _finite(state.allocatable_memory)
@@ -59,6 +64,16 @@ class Shape:
     selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[tuple[NodeMatch, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether any node without taints would do, as far as it has CPU and memory."""
+        return not (self.extended or self.selector or self.affinity)
+
+    def times(self, other: Shape) -> int:
+        """How many of another shape fit where one of this stood; bounded where the other asks for nothing."""
+        ratios = [mine / need for mine, need in ((self.cpu, other.cpu), (self.memory, other.memory)) if need > 0]
+        return math.floor(min(ratios) + 1e-9) if ratios else 1_000_000
 
 
 def shape_of(placement: Placement, cpu: float, memory: float) -> Shape:

@@ -84,6 +84,7 @@ def make(size: str | tuple[int, int], seed: int, use: float = 0.85) -> Problem:
         min_regions=np.ones(workloads, np.int64), share=replicas.copy(), cluster_max=replicas.copy(), spot_max=spot_max,
         floor=np.zeros(workloads, np.int64), peak=np.zeros(workloads), gang=np.where(gang, replicas, 0),
         region=region, spot=spot,
+        leaving=np.ones(workloads, np.bool_),
         capacity=_capacity(rng, mass[region] / np.bincount(region)[region], replicas, cpu, memory, use),
     )  # fmt: skip
 

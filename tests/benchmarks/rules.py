@@ -30,9 +30,8 @@ def cost_of(problem: Problem, plan: Small) -> float:
     x = plan[owner, near.cluster].astype(np.int64)
     value = np.zeros(problem.size)
     out = np.maximum(0, problem.replicas - plan.sum(axis=1)).astype(np.int64)
-    leaving = 1.0 if problem.leaving else 0.0
     free = np.zeros(problem.capacity.shape)
-    values(jobs_of(problem), near, sites_of(problem), free, leaving, x, out, value)
+    values(jobs_of(problem), near, sites_of(problem), free, x, out, value)
     return float(value.sum() + constant(problem).sum())
 
 

@@ -215,7 +215,7 @@ def _room(
     for i, need in enumerate((p.cpu, p.memory, np.ones(p.size))):
         here = rows[i, c] >= 0
         program.put(rows[i, c[here]], t[here], need[w[here]])
-        if p.leaving and i < 2:
-            stays = here & free
+        if i < 2:
+            stays = here & free & p.leaving[w]
             program.put(rows[i, c[stays]], s[stays], need[w[stays]])
     return rows

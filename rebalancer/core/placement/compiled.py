@@ -61,6 +61,7 @@ class Jobs(NamedTuple):
         spot: most replicas in spot clusters.
         peak: $/h per replica of the largest cluster.
         gang: fewest replicas that may start; 0 where any number may.
+        leaving: whether room that its replicas leave counts at once; else only what starts takes room.
     """
 
     replicas: I64
@@ -77,6 +78,7 @@ class Jobs(NamedTuple):
     spot: I64
     peak: F64
     gang: I64
+    leaving: B1
 
 
 class Near(NamedTuple):

@@ -49,7 +49,7 @@ def bound(problem: Problem, near: Near, price: Floats, *, whole: bool = False) -
     """
     use, least = np.zeros(price.shape), np.zeros(problem.size)
     lower_bound(
-        jobs_of(problem), near, sites_of(problem), price, problem.capacity, 1.0 if problem.leaving else 0.0, whole,
+        jobs_of(problem), near, sites_of(problem), price, problem.capacity, whole,
         beyond_of(problem, near, price), use, least,
     )  # fmt: skip
     return dual_value(problem, price, least), least, use

@@ -43,12 +43,12 @@ def capacity_of(
 
 
 def encode(items: Sequence[Item], clusters: Sequence[str], capacity: Floats) -> Problem:
-    """Turns items into a problem in which only what starts takes room.
+    """Turns items into a problem.
 
     Args:
         items: workloads; the demand of each sums to at most its replicas.
         clusters: as from `clusters_of`.
-        capacity: as from `capacity_of`.
+        capacity: as from `capacity_of`; with what the items that give room use.
     """
     at = {c: i for i, c in enumerate(clusters)}
     count, width = len(items), max((len(i.demand) for i in items), default=1) or 1
@@ -95,7 +95,8 @@ def encode(items: Sequence[Item], clusters: Sequence[str], capacity: Floats) -> 
         peak=floats([i.spread_weight * SPREAD_DOLLARS * len(i.clusters) for i in items]),
         gang=ints([i.gang for i in items]),
         region=ints([region[next((i.regions.get(c, c) for i in items if c in i.clusters), c)] for c in clusters]),
-        spot=np.array([c in spots for c in clusters], np.bool_), capacity=capacity, leaving=False,
+        spot=np.array([c in spots for c in clusters], np.bool_), capacity=capacity,
+        leaving=np.array([i.gives for i in items], np.bool_),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ FEW, EXACT_GAP, CLOSE_GAP = 10, 1e-7, 9.5e-4
 """Up to so many workloads the optimum is proved; of more, HiGHS would spend most of its time on the last hundredths."""
 EXACT_NODES, CLOSE_NODES = 5000, 400
 """Likewise; 400 nodes of a fleet of 50 take up to some 15 s, and most need none."""
+DISPLACED_DOLLARS = 1e6
+"""For a replica that stands and would get no place any more: nobody makes room for others by giving up."""
 SMALL_FLEET = 100
 """So many workloads are solved in one exact program; more in batches by priority, each exact in what is left."""
 
@@ -130,6 +132,7 @@ class _Columns:
     new: dict[str, int]
     flow: dict[tuple[str, str], int]
     unplaced: int
+    displaced: int
     unserved: list[int]
 
 
@@ -148,8 +151,9 @@ def _columns(program: _Program, item: Item) -> _Columns:
         for cluster, way in ways(item, origin).items():
             flow[origin, cluster] = program.column(way, 0, demand)
     unplaced = program.column(UNPLACED_DOLLARS * 2.0 ** (item.priority / 100.0), 0, item.replicas, integer=True)
+    displaced = program.column(DISPLACED_DOLLARS, 0, item.replicas, integer=True)
     unserved = [program.column(UNSERVED_DOLLARS, 0, d) for d in item.demand.values()]
-    return _Columns(stay, new, flow, unplaced, unserved)
+    return _Columns(stay, new, flow, unplaced, displaced, unserved)
 
 
 def _rows(program: _Program, item: Item, at: _Columns) -> None:
@@ -157,8 +161,9 @@ def _rows(program: _Program, item: Item, at: _Columns) -> None:
     both = {c: [(at.stay[c], 1.0), (at.new[c], 1.0)] for c in item.clusters}
     everything = [term for c in item.clusters for term in both[c]]
     total = total_of(item)
-    program.upper[at.unplaced] = total
-    program.row(total, total, [*everything, (at.unplaced, 1.0)])
+    stands = sum(item.now.get(c, 0) for c in item.clusters if c not in item.leave) if item.gives else 0
+    program.upper[at.unplaced], program.upper[at.displaced] = max(0, total - stands), min(total, stands)
+    program.row(total, total, [*everything, (at.unplaced, 1.0), (at.displaced, 1.0)])
     for (origin, demand), spare in zip(item.demand.items(), at.unserved, strict=True):
         program.row(demand, demand, [*((at.flow[origin, c], 1.0) for c in item.clusters), (spare, 1.0)])
     for cluster in item.clusters:
@@ -267,7 +272,8 @@ def solve_exactly(
             solved = [_solve_batch(batch, free)]
             _take(batch, solved[0].items, free)
         except NoSolutionError:
-            solved = [_solve_alone(item, free) for item in batch]
+            _keep_standing(batch, free)
+            solved = [_solve_alone(replace(item, gives=False), free) for item in batch]
         found += solved
         for part in solved:
             result |= part.items
@@ -280,8 +286,18 @@ def _take(items: Sequence[Item], placed: Mapping[str, Placed], free: Sequence[di
     for item in items:
         for cluster, count in placed[item.workload].replicas.items():
             added = max(0, count - item.now.get(cluster, 0))
-            for row, need in zip(free, (item.cpu, item.memory, 1.0), strict=True):
-                row[cluster] = row.get(cluster, math.inf) - added * need
+            held = count if item.gives and cluster not in item.frozen else added
+            for row, need in zip(free, (item.cpu * held, item.memory * held, 1.0 * added), strict=True):
+                row[cluster] = row.get(cluster, math.inf) - need
+
+
+def _keep_standing(items: Sequence[Item], free: Sequence[dict[str, float]]) -> None:
+    """Takes what stands and gives room off the room that is left: who is placed alone may not count on it."""
+    for item in items:
+        for cluster in item.clusters if item.gives else ():
+            if cluster not in item.frozen:
+                for row, need in zip(free, (item.cpu, item.memory), strict=False):
+                    row[cluster] = row.get(cluster, math.inf) - item.now.get(cluster, 0) * need
 
 
 def _solve_alone(item: Item, free: Sequence[dict[str, float]]) -> Solution:
@@ -307,6 +323,11 @@ def _solve_batch(items: Sequence[Item], free: Sequence[Mapping[str, float]]) -> 
         for kind, of in enumerate(free):
             needs = [(i, (i.cpu, i.memory, 1.0)[kind]) for i in items if cluster in i.clusters]
             terms = [(at[i.workload].new[cluster], need) for i, need in needs if need > 0]
+            terms += [
+                (at[i.workload].stay[cluster], need)
+                for i, need in needs
+                if need > 0 and kind < 2 and i.gives and cluster not in i.frozen
+            ]
             if terms and math.isfinite(of.get(cluster, math.inf)):
                 # Scaled to one, because bytes beside cores would strain the solver's tolerances.
                 scale = max(v for _, v in terms)
@@ -330,7 +351,7 @@ def _read(item: Item, at: _Columns, values: Sequence[float]) -> Placed:
     return Placed(
         replicas={c: round(values[at.stay[c]] + values[at.new[c]]) for c in item.clusters},
         traffic={k: values[col] for k, col in at.flow.items() if values[col] > 1e-7},
-        unplaced=round(values[at.unplaced]),
+        unplaced=round(values[at.unplaced] + values[at.displaced]),
         unserved=sum(values[c] for c in at.unserved),
     )
 

@@ -50,6 +50,11 @@ class Warm:
     gap_ratio: float
 
 
+def joint(count: int, *, kernels: bool) -> bool:
+    """Whether so many workloads are solved in one piece, so that one may count on the room that another leaves."""
+    return count <= SMALL_FLEET or kernels
+
+
 def solve(
     items: Sequence[Item],
     free_cpu: Mapping[str, float],
@@ -157,7 +162,7 @@ def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
     if problem.demand.shape[1] != warm.problem.demand.shape[1]:
         return np.ones(len(names), np.bool_)
     before = warm.problem.rows(old, warm.problem.capacity)
-    loose = ("demand", "origin", "distance", "site", "site_row", "region", "spot", "capacity", "leaving", "add")
+    loose = ("demand", "origin", "distance", "site", "site_row", "region", "spot", "capacity", "add")
     for name in (f.name for f in fields(problem) if f.name not in loose):
         mine, theirs = getattr(problem, name), getattr(before, name)
         whole = np.issubdtype(mine.dtype, np.integer)

@@ -43,6 +43,8 @@ class Item:
         spot: clusters that may vanish.
         roomless: clusters that would take more new replicas than `add_max` if they had room.
         gang: fewest replicas that may start, all in one cluster; 0 is no gang.
+        gives: whether the room that its replicas leave is counted on; it then takes room with all that it has, and the
+            room that is given has to contain it.
     """
 
     workload: str
@@ -70,6 +72,7 @@ class Item:
     max_exchanges: int | None = None
     roomless: frozenset[str] = frozenset()
     gang: int = 0
+    gives: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def jobs_of(problem: Problem) -> Jobs:
     p = problem
     return Jobs(
         p.replicas, p.demand, p.cpu, p.memory, p.unplaced, p.start, p.stop, p.budget, p.min_clusters, p.min_regions,
-        p.share, p.spot_max, p.peak, p.gang,
+        p.share, p.spot_max, p.peak, p.gang, p.leaving,
     )  # fmt: skip
 
 

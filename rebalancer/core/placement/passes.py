@@ -29,14 +29,14 @@ def widest(near: Near) -> int:
 
 
 @inner
-def take(w: int, sign: float, jobs: Jobs, near: Near, x: I64, leaving: float, left: F64) -> None:
+def take(w: int, sign: float, jobs: Jobs, near: Near, x: I64, left: F64) -> None:
     """Gives (sign 1) what workload w uses back to `left`, or takes it (sign -1)."""
     for e in range(near.first[w], near.first[w + 1]):
         if x[e] == 0 or near.fixed[e]:
             continue
         c = near.cluster[e]
         added = max(0, x[e] - near.stay[e])
-        counted = x[e] if leaving > 0 else added
+        counted = x[e] if jobs.leaving[w] else added
         left[0, c] += sign * jobs.cpu[w] * counted
         left[1, c] += sign * jobs.memory[w] * counted
         left[2, c] += sign * added
@@ -61,7 +61,7 @@ def _fractional(w: int, k: int, n: int, jobs: Jobs, s: Scratch) -> float:
 @compiled
 def price_pass(
     order: I64, every: int, jobs: Jobs, near: Near, sites: Sites, price: F64, size: F64, scale: F64,
-    rates: tuple[float, float], leaving: float, mean: F64,
+    rates: tuple[float, float], mean: F64,
 ) -> None:  # fmt: skip
     """One pass of the price iteration.
 
@@ -75,7 +75,6 @@ def price_pass(
         size: (3, C) capacity.
         scale: (3,) a usual price; what a price of 0 starts climbing from.
         rates: step at the first and at the last workload.
-        leaving: see `load`.
         mean: (3, C), out: the prices' mean over the pass.
     """
     s = scratch(widest(near), jobs.demand.shape[1], sites.region.shape[0])
@@ -84,12 +83,12 @@ def price_pass(
     mean[:] = 0.0
     for index in range(count):
         w = order[index]
-        k, n = load(w, jobs, near, sites, price, everything, leaving, s)
+        k, n = load(w, jobs, near, sites, price, everything, s)
         _fractional(w, k, n, jobs, s)
         for j in range(k - 1):
             if s.x[j] > 0 and s.low[j] == 0:
                 c = s.cluster[j]
-                counted = s.x[j] if leaving > 0 else s.new[j]
+                counted = s.x[j] if jobs.leaving[w] else s.new[j]
                 use[0, c] += jobs.cpu[w] * counted
                 use[1, c] += jobs.memory[w] * counted
                 use[2, c] += s.new[j]
@@ -159,7 +158,7 @@ def _waiting(w: int, k: int, n: int, jobs: Jobs, s: Scratch, unmet: F64) -> None
 @compiled
 def place_pass(
     order: I64, every: int, jobs: Jobs, near: Near, sites: Sites, price: F64, base: F64, left: F64, size: F64,
-    aim: F64, scale: F64, gain: float, done: tuple[float, float], fresh: bool, leaving: float, x: I64, out: I64,
+    aim: F64, scale: F64, gain: float, done: tuple[float, float], fresh: bool, x: I64, out: I64,
     cost: F64,
 ) -> int:  # fmt: skip
     """Plans workloads one after the other within what is left, while prices follow how full the clusters get.
@@ -179,7 +178,6 @@ def place_pass(
         gain: how strongly prices follow; 0 leaves them.
         done: cores placed before and in total; above 0 in a first placement: all clusters fill alike.
         fresh: whether plans so far are forgotten.
-        leaving: see `load`.
         x: (entries,) replicas, in and out.
         out: (W,) replicas without a place, in and out.
         cost: (W,) $/h by the prices, out.
@@ -193,8 +191,8 @@ def place_pass(
     for index in range(count):
         w = order[index]
         first = near.first[w]
-        take(w, 1.0, jobs, near, x, leaving, left)
-        k, n = load(w, jobs, near, sites, price, left, leaving, s)
+        take(w, 1.0, jobs, near, x, left)
+        k, n = load(w, jobs, near, sites, price, left, s)
         cost[w] = _replan(w, k, n, jobs, near, x, out, fresh, s)
         other = False
         for j in range(k - 1):
@@ -203,7 +201,7 @@ def place_pass(
             x[first + j] = value
         out[w] = int(s.x[k - 1])
         changed += 1 if other else 0
-        take(w, -1.0, jobs, near, x, leaving, left)
+        take(w, -1.0, jobs, near, x, left)
         if out[w] > 0:
             _waiting(w, k, n, jobs, s, unmet)
         placed += jobs.replicas[w] * jobs.cpu[w]
@@ -246,7 +244,7 @@ def _control(price: F64, left: F64, size: F64, aim: F64, scale: F64, unmet: F64,
 
 @compiled
 def push_in(
-    waiting: I64, jobs: Jobs, near: Near, sites: Sites, price: F64, left: F64, size: F64, leaving: float, x: I64,
+    waiting: I64, jobs: Jobs, near: Near, sites: Sites, price: F64, left: F64, size: F64, x: I64,
     out: I64,
 ) -> None:  # fmt: skip
     """Gives waiting replicas their cheapest cluster although it is full; who is to make room there is chosen next."""
@@ -255,9 +253,9 @@ def push_in(
     for index in range(waiting.shape[0]):
         w = waiting[index]
         first = near.first[w]
-        take(w, 1.0, jobs, near, x, leaving, left)
+        take(w, 1.0, jobs, near, x, left)
         roomy[2] = left[2]
-        k, n = load(w, jobs, near, sites, price, roomy, leaving, s)
+        k, n = load(w, jobs, near, sites, price, roomy, s)
         for j in range(k - 1):
             s.x[j] = x[first + j]
         s.x[k - 1] = out[w]
@@ -279,16 +277,16 @@ def push_in(
         if best >= 0:
             x[first + best] += int(amount)
             out[w] -= int(amount)
-        take(w, -1.0, jobs, near, x, leaving, left)
+        take(w, -1.0, jobs, near, x, left)
 
 
 @compiled
-def values(jobs: Jobs, near: Near, sites: Sites, price: F64, leaving: float, x: I64, out: I64, value: F64) -> None:
+def values(jobs: Jobs, near: Near, sites: Sites, price: F64, x: I64, out: I64, value: F64) -> None:
     """$/h of each workload's plan at given prices of room, into `value` (W,)."""
     s = scratch(widest(near), jobs.demand.shape[1], sites.region.shape[0])
     everything = np.full(price.shape, BIG)
     for w in range(value.shape[0]):
-        k, n = load(w, jobs, near, sites, price, everything, leaving, s)
+        k, n = load(w, jobs, near, sites, price, everything, s)
         for j in range(k - 1):
             s.x[j] = x[near.first[w] + j]
         s.x[k - 1] = out[w]
@@ -296,7 +294,7 @@ def values(jobs: Jobs, near: Near, sites: Sites, price: F64, leaving: float, x: 
 
 
 @compiled
-def regrets(jobs: Jobs, near: Near, price: F64, left: F64, leaving: float, x: I64) -> F64:
+def regrets(jobs: Jobs, near: Near, price: F64, left: F64, x: I64) -> F64:
     """What each workload would lose per core by leaving overfull clusters, in $/h; BIG where it uses none of them."""
     result = np.full(jobs.replicas.shape[0], BIG)
     for w in range(result.shape[0]):
@@ -309,7 +307,7 @@ def regrets(jobs: Jobs, near: Near, price: F64, left: F64, leaving: float, x: I6
             for r in range(jobs.demand.shape[1]):
                 cost += near.serve[e, r] * jobs.demand[w, r] / served
             if left[0, c] < -1e-6 or left[1, c] < -1e-6 or left[2, c] < -1e-6:
-                if not near.fixed[e] and (x[e] if leaving > 0 else added) > 0:
+                if not near.fixed[e] and (x[e] if jobs.leaving[w] else added) > 0:
                     here = min(here, cost)
             elif near.add[e] > 0 and not near.fixed[e]:
                 other = min(other, cost + jobs.start[w] + price[2, c])
@@ -341,7 +339,7 @@ def _elsewhere(w: int, k: int, n: int, jobs: Jobs, beyond: F64, s: Scratch) -> f
 
 @compiled
 def lower_bound(
-    jobs: Jobs, near: Near, sites: Sites, price: F64, capacity: F64, leaving: float, whole: bool, beyond: F64, use: F64,
+    jobs: Jobs, near: Near, sites: Sites, price: F64, capacity: F64, whole: bool, beyond: F64, use: F64,
     least: F64,
 ) -> None:  # fmt: skip
     """Each workload's least cost at the prices, room being no bound: their sum less price x capacity is a lower bound.
@@ -352,7 +350,6 @@ def lower_bound(
         sites: clusters.
         price: (3, C), at least 0.
         capacity: (3, C).
-        leaving: see `load`.
         whole: whole replicas on the listed clusters (a stronger bound, tested, not proved) instead of fractional ones
             on all clusters (a proved one).
         beyond: (W, O + 1) what clusters that are not listed cost at least.
@@ -363,7 +360,7 @@ def lower_bound(
     everything = np.full(capacity.shape, BIG)
     use[:] = 0.0
     for w in range(least.shape[0]):
-        k, n = load(w, jobs, near, sites, price, everything, leaving, s)
+        k, n = load(w, jobs, near, sites, price, everything, s)
         if jobs.gang[w] > 0:
             least[w] = gang(k, n, jobs.replicas[w], jobs.gang[w], s)
             if not whole:
@@ -376,7 +373,7 @@ def lower_bound(
             if s.x[j] > 0 and s.low[j] == 0:
                 c = s.cluster[j]
                 added = max(0.0, s.x[j] - s.stay[j])
-                counted = s.x[j] if leaving > 0 else added
+                counted = s.x[j] if jobs.leaving[w] else added
                 use[0, c] += jobs.cpu[w] * counted
                 use[1, c] += jobs.memory[w] * counted
                 use[2, c] += added

@@ -92,7 +92,6 @@ class _Search:
         self.base = price.copy()
         self.owner = owner_of(near)
         self.jobs, self.sites = jobs_of(problem), sites_of(problem)
-        self.leaving = 1.0 if problem.leaving else 0.0
         self.size, self.scale = sizes(problem), usual(problem, near)
         grain = np.array([np.median(problem.cpu), np.median(problem.memory), 1.0])[:, None]
         self.aim = 1.0 - np.clip(grain / self.size, 0.005, 0.08)
@@ -114,7 +113,7 @@ class _Search:
         price = self.price if gain > 0 or share == 1.0 else self.price * share
         place_pass(
             np.ascontiguousarray(order, np.int64), self.every, self.jobs, self.near, self.sites, price, self.base,
-            self.left, self.size, self.aim, self.scale, gain, done, fresh, self.leaving, self.x, self.out, self.cost,
+            self.left, self.size, self.aim, self.scale, gain, done, fresh, self.x, self.out, self.cost,
         )  # fmt: skip
 
     def stand(self, plan: Small) -> None:
@@ -129,7 +128,7 @@ class _Search:
         left = np.zeros(self.size.shape)
         free = ~self.near.fixed
         added = np.where(free, np.maximum(self.x - self.near.stay, 0), 0)
-        counted = np.where(free, self.x, 0) if self.leaving else added
+        counted = np.where(self.problem.leaving[self.owner], np.where(free, self.x, 0), added)
         clusters = self.size.shape[1]
         for i, each in enumerate(
             (self.problem.cpu[self.owner] * counted, self.problem.memory[self.owner] * counted, added)
@@ -168,9 +167,7 @@ class _Search:
             return
         urgency = p.unplaced[waiting] / np.maximum(p.cpu[waiting], 1e-6)
         waiting = waiting[np.argsort(-urgency, kind="stable")][:PUSHED]
-        push_in(
-            waiting, self.jobs, self.near, self.sites, self.price, self.left, self.size, self.leaving, self.x, self.out
-        )
+        push_in(waiting, self.jobs, self.near, self.sites, self.price, self.left, self.size, self.x, self.out)
         self._clear(waiting)
 
     def rounds(self) -> None:
@@ -201,7 +198,7 @@ class _Search:
     def true_cost(self, problem: Problem) -> None:
         """Sets what each plan costs in the problem as it is, moves at what they cost."""
         free = np.zeros(self.size.shape)
-        values(jobs_of(problem), self.near, self.sites, free, self.leaving, self.x, self.out, self.cost)
+        values(jobs_of(problem), self.near, self.sites, free, self.x, self.out, self.cost)
 
     def _enough(self, total: float) -> bool:
         """Whether no plan can be much cheaper, by the bound at the prices that the search began with."""
@@ -233,7 +230,7 @@ class _Search:
             whole = self.problem.size <= HUGE
             _, self.least, _ = bound(self.problem, self.near, self.base, whole=whole)
         value = np.zeros(self.problem.size)
-        values(self.jobs, self.near, self.sites, self.base, self.leaving, self.x, self.out, value)
+        values(self.jobs, self.near, self.sites, self.base, self.x, self.out, value)
         return np.asarray(value - self.least)
 
     def by_regret(self) -> tuple[I64, F64]:
@@ -243,7 +240,7 @@ class _Search:
 
     def _clear(self, pushed: I64) -> None:
         """Overfull clusters are emptied by those who lose least, at last by those who were pushed in."""
-        loss = regrets(self.jobs, self.near, self.price, self.left, self.leaving, self.x)
+        loss = regrets(self.jobs, self.near, self.price, self.left, self.x)
         hit = np.flatnonzero(loss < 1e17)
         hit = hit[~np.isin(hit, pushed)]
         hit = hit[np.lexsort((loss[hit], self.problem.gang[hit] > 0))]
@@ -290,9 +287,7 @@ def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[F
     for number, (first, last, share) in enumerate(schedule):
         order = rng.permutation(size)[: max(min(size, 2000), int(size * share))]
         mean = np.zeros(price.shape)
-        price_pass(
-            order, every, jobs, near, sites, price, measure, scale, (first, last), 1.0 if problem.leaving else 0.0, mean
-        )
+        price_pass(order, every, jobs, near, sites, price, measure, scale, (first, last), mean)
         price = mean.copy()
         if number in (0, 1, len(schedule) - 1) or size > HUGE:
             near = near_of(problem, price)
@@ -350,7 +345,7 @@ def who_makes_room(problem: Problem, active: Ints, plan: Small, price: Floats, m
     near = near_of(problem, price, left=left)
     over = np.where(full, -1.0, 1.0) * np.ones((3, 1))
     standing = plan[owner_of(near), near.cluster].astype(np.int64)
-    loss = regrets(jobs_of(problem), near, price, over, 1.0 if problem.leaving else 0.0, standing)
+    loss = regrets(jobs_of(problem), near, price, over, standing)
     # Not who is planned anyhow, nor who is still on the way to its plan, nor gangs, which could only go as a whole.
     loss[active] = BIG
     loss[(plan != problem.now).any(axis=1) | (problem.gang > 0)] = BIG
@@ -372,9 +367,8 @@ def solve_some(problem: Problem, active: Ints, plan: Small, price: Floats, seed:
         What was found for the rows of `active`.
     """
     others = plan.copy()
-    others[active] = np.where((problem.state[active] & MAY_STAY) > 0, problem.now[active], 0)
-    if problem.leaving:
-        others[active] = 0
+    stays = ((problem.state[active] & MAY_STAY) > 0) & ~problem.leaving[active, None]
+    others[active] = np.where(stays, problem.now[active], 0)
     capacity = np.maximum(problem.capacity - problem.use(others), 0.0)
     part = problem.rows(active, capacity)
     return solve_all(part, price=price, start=part.now, seed=seed, dual=False, reluctance=RELUCTANCE)

@@ -42,8 +42,8 @@ class Problem:
         gang: (W,) fewest that may start, all in one cluster; 0 is no gang.
         region: (C,) index. spot: (C,) whether it may vanish.
         capacity: (3, C) cores, GiB and additions; UNBOUND where none is known to bind.
-        leaving: whether replicas that leave make room. True plans where the fleet should stand, with `capacity` all
-            that is there for it; False what may start now, with `capacity` what is free now.
+        leaving: (W,) whether replicas that leave make room. True plans where a workload should stand, with `capacity`
+            all that is there for those like it, what they use included; False what may start in room that is free.
     """
 
     replicas: Ints
@@ -75,7 +75,7 @@ class Problem:
     region: Ints
     spot: npt.NDArray[np.bool_]
     capacity: Floats
-    leaving: bool = True
+    leaving: npt.NDArray[np.bool_]
 
     @property
     def size(self) -> int:
@@ -84,12 +84,11 @@ class Problem:
 
     def tidy(self) -> Problem:
         """Returns it with every array laid out row by row, as the kernels were compiled for."""
-        parts = {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "leaving"}
-        return Problem(**parts, leaving=self.leaving)
+        return Problem(**{f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self)})
 
     def rows(self, which: Ints, capacity: Floats) -> Problem:
         """Returns the problem of some workloads within a given capacity."""
-        shared = ("distance", "site", "region", "spot", "capacity", "leaving")
+        shared = ("distance", "site", "region", "spot", "capacity")
         parts = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name not in shared}
         return replace(self, **parts, capacity=capacity)
 
@@ -105,7 +104,7 @@ class Problem:
         free = (self.state & MUST_STAY) == 0
         staying = np.where(self.state & MAY_STAY, self.now, 0)
         added = np.where(free, np.maximum(plan - staying, 0), 0)
-        counted = np.where(free, plan, 0) if self.leaving else added
+        counted = np.where(self.leaving[:, None], np.where(free, plan, 0), added)
         return np.stack([self.cpu @ counted, self.memory @ counted, added.sum(axis=0, dtype=np.float64)])
 
 

@@ -33,7 +33,7 @@ NEVER = 1e5
 @inner
 def _column(
     w: int, e: int, j: int, total: float, jobs: Jobs, near: Near, sites: Sites, price: np.ndarray, left: np.ndarray,
-    leaving: float, s: Scratch,
+    s: Scratch,
 ) -> None:  # fmt: skip
     """Column j of the table: what replicas of workload w cost in one cluster, and how many it can have."""
     c = near.cluster[e]
@@ -49,7 +49,7 @@ def _column(
         s.low[j], s.add[j], s.high[j] = s.stay[j], 0.0, s.stay[j]
         return
     room = price[0, c] * jobs.cpu[w] + price[1, c] * jobs.memory[w]
-    s.stay_price[j] = near.run[e] - jobs.stop[w] + leaving * room
+    s.stay_price[j] = near.run[e] - jobs.stop[w] + (room if jobs.leaving[w] else 0.0)
     s.new_price[j] = near.run[e] + jobs.start[w] + room + price[2, c]
     space = BIG
     if jobs.cpu[w] > 0:
@@ -58,7 +58,7 @@ def _column(
         space = min(space, left[1, c] / jobs.memory[w])
     space = max(0.0, np.floor(min(space, 1e9) + 1e-6))
     s.add[j] = max(0.0, min(float(near.add[e]), np.floor(min(left[2, c], 1e9) + 1e-6)))
-    if leaving > 0:
+    if jobs.leaving[w]:
         s.high[j] = min(space, s.stay[j] + s.add[j], total)
     else:
         s.add[j] = min(s.add[j], space)
@@ -67,7 +67,7 @@ def _column(
 
 @inner
 def load(
-    w: int, jobs: Jobs, near: Near, sites: Sites, price: np.ndarray, left: np.ndarray, leaving: float, s: Scratch
+    w: int, jobs: Jobs, near: Near, sites: Sites, price: np.ndarray, left: np.ndarray, s: Scratch
 ) -> tuple[int, int]:
     """Puts workload w on the table.
 
@@ -78,7 +78,6 @@ def load(
         sites: clusters.
         price: (3, C) $/h per core, byte and added replica.
         left: (3, C) what is left of them, the workload's own use given back; infinite where it does not bind.
-        leaving: 1 where a replica that leaves gives its room back, 0 where only what is free now counts.
         s: the table.
 
     Returns:
@@ -93,7 +92,7 @@ def load(
         served += s.demand[r]
     s.demand[origins] = max(0.0, total - served)
     for j in range(k):
-        _column(w, first + j, j, total, jobs, near, sites, price, left, leaving, s)
+        _column(w, first + j, j, total, jobs, near, sites, price, left, s)
     s.stay_price[k], s.new_price[k] = jobs.unplaced[w], BIG
     s.stay[k], s.add[k], s.low[k], s.high[k], s.floor[k] = total, 0.0, 0.0, total, 0.0
     for r in range(origins):

@@ -1,6 +1,7 @@
 """Snapshot, forecast and policies to a plan: a pure function of values.
 
-Order: common ground, moves in flight, drafts, the solver, scaling, moves that pay, and the guardrails last.
+Order: common ground, moves in flight, drafts, where the fleet should stand, what of it may begin, scaling, moves that
+pay, and the guardrails last.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from rebalancer.core import guardrails, moves, placement, starts, windows
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Sight, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
+from rebalancer.core.planning.aim import aim
+from rebalancer.core.planning.begin import begin as begin_now
 from rebalancer.core.planning.draft import Draft, begin, rows_of
 from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
-from rebalancer.core.planning.step import within_budgets
+from rebalancer.core.planning.step import starts_left, within_budgets
 from rebalancer.core.planning.terms import mean_ms, terms
 from rebalancer.core.planning.weigh import item
 from rebalancer.core.policy import Policy
@@ -57,12 +60,14 @@ def planning(
         draft = begin(workload, policy, ground, forecast, rows.get(workload, {}), memory)
         drafts[workload] = draft
         planned[workload] = _guard(draft, _flying(draft, ground), [], ground)
-    solution, items, warm = _solve(drafts, ground, memory.warm)
-    steps, step_items = within_budgets(drafts, ground, planned, solution, items, warm)
+    _decrease_after_moves(drafts, ground)
+    target, starts = aim(drafts, ground, memory.warm), starts_left(ground, planned)
+    step = within_budgets(drafts, ground, target, starts)
+    steps = begin_now(drafts, ground, step, starts)
     workloads = {}
     for workload, draft in drafts.items():
-        kept = planned[workload] = _changes(draft, steps, step_items[workload], planned[workload], ground)
-        workloads[workload] = _picture(draft, items[workload], solution.items[workload], kept, ground)
+        kept = planned[workload] = _changes(draft, steps, step.items[workload], planned[workload], ground)
+        workloads[workload] = _picture(draft, target.items[workload], target.solution.items[workload], kept, ground)
         refusals += _refusals(draft)
     ordered = tuple(a for w in sorted(planned) for a in planned[w])
     plan = Plan(
@@ -74,10 +79,10 @@ def planning(
         views=snapshot.views,
         sight=_sights(drafts, ground),
         taints=ground.taints,
-        gap_ratio=solution.gap_ratio,
-        shadow=solution.shadow,
+        gap_ratio=target.solution.gap_ratio,
+        shadow=target.solution.shadow,
     )
-    return plan, _kept(memory, drafts, ground, warm)
+    return plan, _kept(memory, drafts, ground, target.warm)
 
 
 def _kept(memory: PlanMemory, drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None) -> PlanMemory:
@@ -139,19 +144,6 @@ def _flying(draft: Draft, ground: Ground) -> list[Action]:
     return result
 
 
-def _solve(
-    drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
-) -> tuple[placement.Solution, dict[str, placement.Item], placement.Warm | None]:
-    """The optimum that the moves work towards."""
-    _decrease_after_moves(drafts, ground)
-    items = {w: item(d, ground, None) for w, d in drafts.items()}
-    settings = ground.settings
-    solution, warm = placement.solve(
-        list(items.values()), *ground.free(), kernels=settings.kernels, warm=warm, seed=settings.seed
-    )
-    return solution, items, warm
-
-
 def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
     """Lets a decrease take only what it would take if no move in flight held its ends.
 
@@ -163,7 +155,7 @@ def _decrease_after_moves(drafts: Mapping[str, Draft], ground: Ground) -> None:
     for workload, draft in drafts.items():
         if draft.wanted.reason == "demand-down" and moves.records(draft.placements):
             held[workload] = {c for c in draft.frozen if draft.barred.get(c) == "move-in-flight"}
-            given = item(draft, ground, None)
+            given = item(draft, ground)
             items.append(replace(given, frozen=given.frozen - held[workload]))
     ideal, _ = placement.solve(items, *ground.free(), kernels=ground.settings.kernels, seed=ground.settings.seed)
     for workload, ends in held.items():

@@ -23,7 +23,7 @@ DRIFT_RATIO = "10%"
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A candidate move and what it is worth."""
+    """A candidate move, what it is worth, and who waits for the room that it leaves."""
 
     source: str
     target: str
@@ -33,6 +33,7 @@ class _Pair:
     after_ms: float
     reason: str
     forced: bool
+    makes_room: str
 
 
 def scale(draft: Draft, target: Mapping[str, int]) -> tuple[list[Action], dict[str, int], dict[str, int]]:
@@ -126,7 +127,7 @@ def exchange(
             _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left)
             for s in sorted(cuts) for t in sorted(adds)
         ]  # fmt: skip
-        best = max(pairs, key=lambda p: (p.forced, p.gain))
+        best = max(pairs, key=lambda p: (p.forced, p.makes_room != "", p.gain))
         name = f"{best.replicas} replica(s) {best.source} -> {best.target}"
         reason = _held(draft, best, result, left, slots - len(result), ground)
         if reason:
@@ -149,7 +150,7 @@ def exchange(
 def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int, ground: Ground) -> str:
     """Why the best move does not begin now; empty if it does."""
     now = ground.snapshot.at_s
-    if not best.forced and best.gain <= 0:
+    if not best.forced and best.gain <= 0 and not best.makes_room:
         return "gain-too-small"
     if slots <= 0:
         return "move-in-flight"
@@ -183,9 +184,11 @@ def _weigh(
     after = terms(item, draft, after_placed)
     saved = {k: before[k] - after[k] for k in before}
     gain = sum(saved.values()) - move_dollars(count)
+    makes_room = draft.makes_room.get(source, "")
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
-        draft.leave[source] if forced else _reason(draft, saved), forced,
+        draft.leave[source] if forced else "makes-room" if makes_room and gain <= 0 else _reason(draft, saved), forced,
+        makes_room,
     )  # fmt: skip
 
 
@@ -222,6 +225,7 @@ def _begin(draft: Draft, pair: _Pair, count: int, now: float, base: Mapping[str,
     if math.isfinite(pair.before_ms) and math.isfinite(pair.after_ms):
         text += f": traffic-weighted latency {pair.before_ms:.1f} -> {pair.after_ms:.1f} ms"
     text += f", gain {pair.gain:.3g} $/h" if not pair.forced else f" ({pair.reason})"
+    text += f", makes room for {pair.makes_room}" if pair.makes_room else ""
     return Action(kind, draft.workload, moves.begin(record, draft.scene), pair.reason, text,
                   gain=pair.gain, source=pair.source, target=pair.target, replicas=count)  # fmt: skip
 

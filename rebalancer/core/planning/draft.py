@@ -13,6 +13,7 @@ from rebalancer.core.model import TOTAL, Demand, Effect, Forecast, Placement, Re
 from rebalancer.core.planning.ahead import look
 from rebalancer.core.planning.ground import Ground, PlanMemory, penalty_ms
 from rebalancer.core.policy import Policy
+from rebalancer.core.room import Shape
 
 UNSEEN = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown")
 """Why replicas are held because something about their cluster is not known."""
@@ -37,6 +38,8 @@ class Draft:
         hold: reason id why no voluntary move may begin; empty if they may.
         distance: (origin, cluster) -> ms with loss penalty.
         egress: cluster -> weighted $/h for what leaves it when a replica's worth of demand is served there.
+        shapes: cluster -> what one replica needs of a node there.
+        makes_room: cluster -> the workload that waits for the room of what leaves it in this step.
     """
 
     workload: str
@@ -58,6 +61,8 @@ class Draft:
     hold: str = ""
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     egress: dict[str, float] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    makes_room: dict[str, str] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
     starts: starts.Starts = ()

@@ -66,6 +66,7 @@ class Ground:
     Attributes:
         regions: cluster -> region.
         rooms: cluster -> room or Unknown.
+        lent: likewise with the reserve, into which a replica may begin while the one that it replaces still stands.
         taints: cluster -> the user's taints and ours.
         clocks, brake: loss of sight.
         prices: cluster -> price now, with the factors of the windows that are open.
@@ -78,6 +79,7 @@ class Ground:
     snapshot: Snapshot
     regions: Mapping[str, str]
     rooms: Mapping[str, room.Room | Unknown]
+    lent: Mapping[str, room.Room | Unknown]
     taints: Mapping[str, tuple[Taint, ...]]
     clocks: Mapping[str, sight.Clock]
     brake: bool
@@ -106,6 +108,11 @@ class Ground:
         if key not in self.known:
             self.known[key] = self._origin_ms(origin, cluster)
         return self.known[key]
+
+    def fits_lent(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
+        """How many replicas fit in a cluster, its reserve included; 0 where its room is unknown."""
+        space = self.lent[cluster]
+        return 0 if isinstance(space, Unknown) else room.fits(space, shape) + self._could_appear(cluster, shape, lead_s)
 
     def fits(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
         """How many replicas fit in a cluster; 0 where its room is unknown.
@@ -137,10 +144,10 @@ class Ground:
             return 0
         return room.within(quotas.get(workload.partition("/")[0], {}), shape, most)
 
-    def free(self) -> tuple[dict[str, float], dict[str, float]]:
+    def free(self, *, lent: bool = False) -> tuple[dict[str, float], dict[str, float]]:
         """Free cores and bytes by cluster for all workloads together, as far as their shapes were asked for."""
         cpu, memory = {}, {}
-        for cluster, space in self.rooms.items():
+        for cluster, space in (self.lent if lent else self.rooms).items():
             if not isinstance(space, Unknown):
                 more = room.dedicated(space, self.shapes.get(cluster, {}))
                 cpu[cluster], memory[cluster] = space.cpu + more[0], space.memory + more[1]
@@ -268,6 +275,7 @@ def lay(snapshot: Snapshot, memory: PlanMemory, settings: PlanSettings) -> Groun
         snapshot=snapshot,
         regions={n: s.cluster.region for n, s in snapshot.clusters.items()},
         rooms={n: _less(room.of(s), promised.get(n, (0.0, 0.0))) for n, s in snapshot.clusters.items()},
+        lent={n: _less(room.of(s, 0.0), promised.get(n, (0.0, 0.0))) for n, s in snapshot.clusters.items()},
         taints=taints,
         clocks=clocks,
         brake=sight.braked(clocks, now),

@@ -1,4 +1,4 @@
-"""From the optimum to the best next step: no more moves than policies allow, no more starts than clusters bear."""
+"""From the target to the best next step: no more moves than policies allow, no more starts than clusters bear."""
 
 from __future__ import annotations
 
@@ -7,46 +7,38 @@ from dataclasses import replace
 
 from rebalancer.core import moves, placement
 from rebalancer.core.model import Action, SetReplicas
+from rebalancer.core.planning.aim import Aim
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 
-Solved = tuple[placement.Solution, dict[str, placement.Item]]
-
 
 def within_budgets(
-    drafts: Mapping[str, Draft],
-    ground: Ground,
-    flying: Mapping[str, Iterable[Action]],
-    solution: placement.Solution,
-    items: dict[str, placement.Item],
-    warm: placement.Warm | None,
-) -> Solved:
-    """The best next step within the budgets; the optimum itself where it is within them.
+    drafts: Mapping[str, Draft], ground: Ground, target: Aim, starts: Mapping[str, float]
+) -> Aim:  # fmt: skip
+    """The best next target within the budgets; the target itself where it is within them.
 
     Args:
         drafts: by workload.
         ground: common ground.
-        flying: what moves in flight do in this cycle, by workload.
-        solution: the optimum.
-        items: what the solver was given for it.
-        warm: where the solver may start from.
+        target: the optimum.
+        starts: as from `starts_left`.
     """
+    solution, items = target.solution, target.items
     limits = _moves(drafts, ground, solution)
     short = set(limits)
-    starts = _starts_left(ground, flying)
     full = {c for c, left in starts.items() if sum(_more(d, solution, c) for d in drafts.values()) > left}
     for workload, draft in drafts.items():
         if any(_more(draft, solution, c) for c in full):
             # It looks for another place, but moves no more than it would have.
             limits.setdefault(workload, _exchanges(draft, solution))
     if not limits:
-        return solution, items
+        return target
     stepped = {w: replace(items[w], max_exchanges=0 if d.hold else limits.get(w)) for w, d in drafts.items()}
     settings = ground.settings
     # From the optimum on: where prices are known, only the workloads that are beyond their budgets are planned again.
     best, _ = placement.solve(
-        list(stepped.values()), *ground.free(), starts,
-        kernels=settings.kernels, warm=warm, seed=settings.seed, refine=False,
+        list(stepped.values()), *target.room, starts,
+        kernels=settings.kernels, warm=target.warm, seed=settings.seed, refine=False,
     )  # fmt: skip
     met = full | {c for c, left in starts.items() if sum(_more(d, best, c) for d in drafts.values()) >= left}
     for workload, draft in drafts.items():
@@ -56,7 +48,7 @@ def within_budgets(
             if waiting > 0:
                 most = ground.cluster(cluster).max_starts
                 draft.refuse("start-limit", cluster, f"{waiting} replica(s) wait: at most {most} begin in a cycle")
-    return best, stepped
+    return replace(target, solution=best, items=stepped)
 
 
 def _moves(drafts: Mapping[str, Draft], ground: Ground, solution: placement.Solution) -> dict[str, int]:
@@ -85,8 +77,13 @@ def _more(draft: Draft, solution: placement.Solution, cluster: str) -> int:
     return max(0, solution.items[draft.workload].replicas.get(cluster, 0) - draft.now.get(cluster, 0))
 
 
-def _starts_left(ground: Ground, flying: Mapping[str, Iterable[Action]]) -> dict[str, float]:
-    """How many replicas may still begin in this cycle, by cluster that bounds it."""
+def starts_left(ground: Ground, flying: Mapping[str, Iterable[Action]]) -> dict[str, float]:
+    """How many replicas may still begin in this cycle, by cluster that bounds it.
+
+    Args:
+        ground: common ground.
+        flying: what moves in flight do in this cycle, by workload.
+    """
     clusters = (state.cluster for state in ground.snapshot.clusters.values())
     left = {c.name: float(c.max_starts) for c in clusters if c.max_starts is not None}
     for action in (a for found in flying.values() for a in found):

@@ -9,14 +9,14 @@ from rebalancer.core.planning.ground import Ground
 from rebalancer.core.room import shape_of
 
 
-def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
-    """Turns a draft into what the solver takes."""
+def item(draft: Draft, ground: Ground) -> Item:
+    """Turns a draft into what the solver takes, with the room that is free."""
     policy = draft.policy
     cpu = max((p.cpu for p in draft.placements.values()), default=0.0)
     memory = max((p.memory for p in draft.placements.values()), default=0.0)
     add_max, roomless = {}, set()
     for cluster in draft.now:
-        shape = shape_of(draft.placements[cluster], cpu, memory)
+        shape = draft.shapes[cluster] = shape_of(draft.placements[cluster], cpu, memory)
         here = 0 if cluster in draft.barred else ground.fits(cluster, shape, draft.lead_s)
         if here and (left := ground.within_quota(cluster, draft.workload, shape, here)) < here:
             here = left
@@ -30,7 +30,6 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
             roomless.add(cluster)
         if here == 0:
             draft.barred.setdefault(cluster, "no-room")
-    exchanges = 0 if draft.hold else max_exchanges
     draft.egress = _egress(draft, ground)
     return Item(
         workload=draft.workload,
@@ -55,7 +54,7 @@ def item(draft: Draft, ground: Ground, max_exchanges: int | None) -> Item:
         max_share=policy.max_share,
         spot_max_share=policy.spot_max_share,
         spread_weight=policy.weights.spread,
-        max_exchanges=exchanges,
+        max_exchanges=0 if draft.hold else None,
         roomless=frozenset(roomless),
         gang=policy.gang,
     )

@@ -43,8 +43,8 @@ def twisted(problem: Problem, seed: int) -> Problem:
         problem, now=now, state=state.astype(np.int8), add=add.astype(np.int32), replicas=total,
         budget=rng.integers(0, 8, len(total)).astype(float), min_regions=rng.integers(1, 3, len(total)),
         share=np.maximum(1, total // rng.integers(1, 4, len(total))), floor=rng.integers(0, 2, len(total)),
-        cluster_max=total.copy(), spot_max=np.where(rng.random(len(total)) < 0.3, total // 2, total), leaving=False,
-        capacity=problem.capacity * 0.3,
+        cluster_max=total.copy(), spot_max=np.where(rng.random(len(total)) < 0.3, total // 2, total),
+        capacity=problem.capacity * 0.3, leaving=np.zeros(len(total), np.bool_),
     )  # fmt: skip
 
 
