@@ -30,14 +30,16 @@ def follow(problem: Problem, target: Small) -> Small:
     stays = np.where((problem.state & MAY_STAY) > 0, problem.now, 0)
     come = np.where((problem.state & MUST_STAY) > 0, 0, np.maximum(target - stays, 0))
     tight = np.asarray((needs(problem, come) > problem.capacity + EPSILON).any(axis=0), np.bool_)
-    if not tight.any() and (come <= problem.add).all():
+    # A target may have no place for what stands; it stays for all that.
+    given_up = target.sum(axis=1) < np.minimum(stays.sum(axis=1), problem.replicas)
+    if not tight.any() and (come <= problem.add).all() and not given_up.any():
         return target
     missing = problem.replicas - stays.sum(axis=1)
     left, begun = problem.capacity.copy(), np.zeros_like(come)
     for w, most in _order(problem, come, stays, target, tight):
         _admit(problem, w, most - int(begun[w].sum()), come, begun, left)
     step = np.array(target)
-    for w in np.flatnonzero((begun < come).any(axis=1)).tolist():
+    for w in np.flatnonzero((begun < come).any(axis=1) | given_up).tolist():
         gone = _gone(stays[w] - target[w], int(begun[w].sum()) - int(missing[w]), tight, problem.spot)
         step[w] = stays[w] + begun[w] - gone
         if step[w][problem.spot].sum() > max(problem.spot_max[w], stays[w][problem.spot].sum()):

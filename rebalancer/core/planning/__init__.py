@@ -61,7 +61,8 @@ def planning(
         drafts[workload] = draft
         planned[workload] = _guard(draft, _flying(draft, ground), [], ground)
     _decrease_after_moves(drafts, ground)
-    target, starts = aim(drafts, ground, memory.warm), starts_left(ground, planned)
+    target = aim(drafts, ground, memory.warm)
+    starts = starts_left(drafts, ground, target.solution, planned)
     step = within_budgets(drafts, ground, target, starts)
     steps = begin_now(drafts, ground, step, starts)
     workloads = {}

@@ -13,7 +13,7 @@ from rebalancer.core.placement import Item, Placed, evaluate
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 from rebalancer.core.planning.terms import mean_ms, move_dollars, terms
-from rebalancer.core.planning.why import why
+from rebalancer.core.planning.why import room_gain, why
 from rebalancer.core.policy import resolve_count
 
 FORCED = frozenset({"drain", "taint-no-execute", "residency"})
@@ -124,7 +124,7 @@ def exchange(
     result: list[Action] = []
     while adds and cuts:
         pairs = [
-            _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left)
+            _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left, shadow)
             for s in sorted(cuts) for t in sorted(adds)
         ]  # fmt: skip
         best = max(pairs, key=lambda p: (p.forced, p.makes_room != "", p.gain))
@@ -170,7 +170,7 @@ def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int,
 
 def _weigh(
     draft: Draft, item: Item, base: Mapping[str, int], base_placed: Placed, before: Mapping[str, float],
-    source: str, target: str, count: int, left: int,
+    source: str, target: str, count: int, left: int, shadow: Mapping[str, Shadow],
 ) -> _Pair:  # fmt: skip
     """What one candidate move of up to `count` replicas would be worth by itself, within what may still move."""
     total = sum(base.values())
@@ -184,10 +184,11 @@ def _weigh(
     after = terms(item, draft, after_placed)
     saved = {k: before[k] - after[k] for k in before}
     gain = sum(saved.values()) - move_dollars(count)
-    makes_room = draft.makes_room.get(source, "")
+    makes_room, own = draft.makes_room.get(source, ""), gain
+    gain += room_gain(draft, item, source, target, count, shadow)
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
-        draft.leave[source] if forced else "makes-room" if makes_room and gain <= 0 else _reason(draft, saved), forced,
+        draft.leave[source] if forced else "makes-room" if makes_room and own <= 0 else _reason(draft, saved), forced,
         makes_room,
     )  # fmt: skip
 

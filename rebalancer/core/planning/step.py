@@ -77,11 +77,17 @@ def _more(draft: Draft, solution: placement.Solution, cluster: str) -> int:
     return max(0, solution.items[draft.workload].replicas.get(cluster, 0) - draft.now.get(cluster, 0))
 
 
-def starts_left(ground: Ground, flying: Mapping[str, Iterable[Action]]) -> dict[str, float]:
+def starts_left(
+    drafts: Mapping[str, Draft], ground: Ground, solution: placement.Solution, flying: Mapping[str, Iterable[Action]]
+) -> dict[str, float]:
     """How many replicas may still begin in this cycle, by cluster that bounds it.
 
+    A gang that is larger than the bound would never begin: it may in a cycle in which nothing else has begun there.
+
     Args:
+        drafts: by workload.
         ground: common ground.
+        solution: the optimum.
         flying: what moves in flight do in this cycle, by workload.
     """
     clusters = (state.cluster for state in ground.snapshot.clusters.values())
@@ -90,4 +96,7 @@ def starts_left(ground: Ground, flying: Mapping[str, Iterable[Action]]) -> dict[
         for step in action.steps:
             if isinstance(step, SetReplicas) and step.cluster in left:
                 left[step.cluster] -= max(0, step.replicas - step.expected)
-    return {c: max(0.0, n) for c, n in left.items()}
+    for cluster, most in left.items():
+        gang = max((_more(d, solution, cluster) for d in drafts.values() if d.policy.gang), default=0)
+        left[cluster] = max(0.0, most) if most < (ground.cluster(cluster).max_starts or 0) else max(most, float(gang))
+    return left

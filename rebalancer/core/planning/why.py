@@ -33,30 +33,42 @@ def why(
         shadow: what room is worth.
 
     Returns:
-        Saved $/h by term, with the cost of moving; what bounds the move; the next best targets, best first.
+        Saved $/h by term, with the cost of moving and, where others wait for the room, what they gain by it; what
+        bounds the move; the next best targets, best first.
     """
-    saved = _saved(draft, item, base, before, source, target, count)
+    saved = _saved(draft, item, base, before, source, target, count, shadow)
     others = sorted(
         (c for c in item.clusters if c not in (source, target)), key=lambda c: (_rough(item, c), c)
     )[:ALTERNATIVES]  # fmt: skip
     found = []
     for cluster in others:
-        gain = sum(_saved(draft, item, base, before, source, cluster, count).values())
+        gain = sum(_saved(draft, item, base, before, source, cluster, count, shadow).values())
         reason = _why_not(draft, item, cluster, count, gain, sum(saved.values()), shadow)
         found.append(Alternative(cluster, gain, reason))
     return Why(
         terms=saved,
         binding=_binding(draft, target, count, wanted, budget_left, shadow),
-        room=_room(item, shadow, target) * count,
+        room=room_worth(item, shadow, target) * count,
         alternatives=tuple(sorted(found, key=lambda a: (-a.gain, a.cluster))),
     )
 
 
 def _saved(
-    draft: Draft, item: Item, base: Mapping[str, int], before: Mapping[str, float], source: str, target: str, count: int
-) -> dict[str, float]:
+    draft: Draft, item: Item, base: Mapping[str, int], before: Mapping[str, float], source: str, target: str,
+    count: int, shadow: Mapping[str, Shadow],
+) -> dict[str, float]:  # fmt: skip
     after = terms(item, draft, evaluate(item, {**base, source: base[source] - count, target: base[target] + count}))
-    return {**{k: before[k] - after[k] for k in before}, "move": -move_dollars(count)}
+    saved = {**{k: before[k] - after[k] for k in before}, "move": -move_dollars(count)}
+    if source in draft.makes_room:
+        saved["room"] = room_gain(draft, item, source, target, count, shadow)
+    return saved
+
+
+def room_gain(draft: Draft, item: Item, source: str, target: str, count: int, shadow: Mapping[str, Shadow]) -> float:
+    """What others gain, $/h, by the room that a move leaves, less by what it takes; 0 where nobody waits for it."""
+    if source not in draft.makes_room:
+        return 0.0
+    return count * (room_worth(item, shadow, source) - room_worth(item, shadow, target))
 
 
 def _rough(item: Item, cluster: str) -> float:
@@ -66,7 +78,7 @@ def _rough(item: Item, cluster: str) -> float:
     return item.run.get(cluster, 0.0) + (ways / total if total > 0 else 0.0)
 
 
-def _room(item: Item, shadow: Mapping[str, Shadow], cluster: str) -> float:
+def room_worth(item: Item, shadow: Mapping[str, Shadow], cluster: str) -> float:
     """What others would pay, $/h, for the room of one replica."""
     worth = shadow.get(cluster, Shadow())
     return worth.cpu_core * item.cpu + worth.memory_gib * item.memory / GIB
@@ -82,7 +94,7 @@ def _why_not(
         return "no-room"
     if gain <= chosen:
         return "gains-less"
-    return "room-wanted" if _room(item, shadow, cluster) > SCARCE_DOLLARS else "target-in-steps"
+    return "room-wanted" if room_worth(item, shadow, cluster) > SCARCE_DOLLARS else "target-in-steps"
 
 
 def _binding(draft: Draft, target: str, count: int, wanted: int, budget_left: int, shadow: Mapping[str, Shadow]) -> str:

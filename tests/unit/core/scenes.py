@@ -22,24 +22,40 @@ CPU = replace(POLICY, demand=DemandSpec(), strategy="CostOptimized", max_moves_p
 
 def many(
     workloads: Mapping[str, Mapping[str, int]], wanted: Mapping[str, int], states: Mapping[str, ClusterState],
-    *, kernels: bool = False,
+    *, kernels: bool = False, policies: Mapping[str, Policy] | None = None,
+    allowed: Mapping[str, frozenset[str]] | None = None, cores: Mapping[str, float] | None = None,
 ) -> Plan:  # fmt: skip
-    """Plans workloads of one core each; `wanted` replicas by demand of one unit each."""
+    """Plans workloads of one core each; `wanted` replicas by demand of one unit each.
+
+    Args:
+        workloads: cluster -> replicas, by workload.
+        wanted: by workload.
+        states: clusters.
+        kernels: see `PlanSettings`.
+        policies: by workload; others have the plain one.
+        allowed: workload -> clusters that its propagation lets it into.
+        cores: of one replica, by workload.
+    """
     base = snapshot(dict.fromkeys(states, 0), {}, states=states)
-    policy = replace(CPU, capacity_per_replica=1.0)
+    plain = replace(CPU, capacity_per_replica=1.0)
+    own = {w: replace((policies or {}).get(w, plain), name=w.replace("/", "-")) for w in workloads}
     placements = {
-        w: {c: replace(placement(c, found.get(c, 0)), workload=w, cpu=1.0, memory=0.0) for c in states}
+        w: {
+            c: replace(placement(c, found.get(c, 0)), workload=w, cpu=(cores or {}).get(w, 1.0), memory=0.0)
+            for c in states
+        }
         for w, found in workloads.items()
     }
     demand = {w: Demand("requests/s", float(n), as_of_s=NOW) for w, n in wanted.items()}
     seen = replace(base, clusters=dict(states), views={c: View("complete", NOW) for c in states},
-                   placements=placements, demand=demand, policies=dict.fromkeys(workloads, "shop/web"))  # fmt: skip
+                   placements=placements, demand=demand, policies={w: p.key for w, p in own.items()},
+                   allowed=allowed or {})  # fmt: skip
     keys = tuple((w, TOTAL) for w in workloads)
     bands = np.array([[[float(wanted[w])] * len(DEFAULT_QUANTILES)] * 2 for w in workloads])
     forecast = Forecast(NOW, np.array([300.0, 600.0]), np.array(DEFAULT_QUANTILES), keys, bands, (True,) * len(keys),
                         np.zeros(len(keys)), ("mixture",) * len(keys))  # fmt: skip
     memory = replace(CALM, recommendations=dict.fromkeys(workloads, ((NOW - 700, 1), (NOW - 200, 1))))
-    return planning(seen, forecast, {"shop/web": policy}, memory, PlanSettings(kernels=kernels))[0]
+    return planning(seen, forecast, {p.key: p for p in own.values()}, memory, PlanSettings(kernels=kernels))[0]
 
 
 def started(found: Plan) -> dict[str, int]:

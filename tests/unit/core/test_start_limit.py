@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rebalancer.core.model import ClusterState, MoveRecord, Plan
 from rebalancer.core.placement import compile_kernels
 from tests.unit.core.fleet import NOW, POLICY, REGIONS, WEB, cluster_state, placement
-from tests.unit.core.scenes import many, one, room, started
+from tests.unit.core.scenes import CPU, many, one, room, started
 
 
 def bounded(states: Mapping[str, ClusterState], **most: int) -> dict[str, ClusterState]:
@@ -64,6 +64,15 @@ def test_what_waits_is_told_with_the_number() -> None:
     found = many({"a": {}, "b": {}}, {"a": 4, "b": 3}, bounded(room(eu_1=20.0), eu_1=5))
     assert started(found) == {"eu-1": 5}
     assert told(found) == {"eu-1": "2 replica(s) wait: at most 5 begin in a cycle"}
+
+
+def test_a_gang_that_is_larger_than_the_limit_begins_whole_once_nothing_else_has() -> None:
+    gang = replace(CPU, capacity_per_replica=1.0, gang=6)
+    found = many({"gang": {}}, {"gang": 6}, bounded(room(eu_1=20.0), eu_1=4), policies={"gang": gang})
+    assert started(found) == {"eu-1": 6}
+    small = many({"gang": {}, "a": {}}, {"gang": 3, "a": 9}, bounded(room(eu_1=20.0), eu_1=4),
+                 policies={"gang": replace(gang, gang=3)})  # fmt: skip
+    assert started(small) == {"eu-1": 4}, "a gang within the limit widens nothing"
 
 
 def test_without_a_limit_all_begin_at_once() -> None:
