@@ -15,12 +15,12 @@ from rebalancer.core import guardrails, moves, placement, starts, windows
 from rebalancer.core.model import Action, Forecast, Plan, Refusal, SetReplicas, Sight, Unknown, WorkloadPlan
 from rebalancer.core.model import Snapshot as Snapshot
 from rebalancer.core.planning import actions as act
-from rebalancer.core.planning.aim import aim
-from rebalancer.core.planning.begin import begin as begin_now
 from rebalancer.core.planning.draft import Draft, begin, rows_of
 from rebalancer.core.planning.ground import Ground, PlanMemory, PlanSettings, lay
 from rebalancer.core.planning.step import starts_left, within_budgets
+from rebalancer.core.planning.target import aim
 from rebalancer.core.planning.terms import mean_ms, terms
+from rebalancer.core.planning.waves import next_wave
 from rebalancer.core.planning.weigh import item
 from rebalancer.core.policy import Policy
 
@@ -64,7 +64,7 @@ def planning(
     target = aim(drafts, ground, memory.warm)
     starts = starts_left(drafts, ground, target.solution, planned)
     step = within_budgets(drafts, ground, target, starts)
-    steps = begin_now(drafts, ground, step, starts)
+    steps = next_wave(drafts, ground, step, starts)
     workloads = {}
     for workload, draft in drafts.items():
         kept = planned[workload] = _changes(draft, steps, step.items[workload], planned[workload], ground)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rebalancer.core import moves, placement
 from rebalancer.core.model import Action, SetReplicas
-from rebalancer.core.planning.aim import Aim
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
+from rebalancer.core.planning.target import Aim
 
 
 def within_budgets(

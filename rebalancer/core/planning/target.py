@@ -49,7 +49,8 @@ def aim(drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
     if placement.joint(len(items), kernels=settings.kernels):
         items = {w: replace(i, gives=_gives(drafts[w])) for w, i in items.items()}
         standing = _standing(items, drafts)
-        items = {w: _open(i, drafts[w], ground, standing) for w, i in items.items()}
+        known: dict[tuple[str, Shape], int] = {}
+        items = {w: _open(i, drafts[w], ground, standing, known) for w, i in items.items()}
         room = _with_own(room, items, drafts)
     for _ in range(ROUNDS):
         solution, warm = placement.solve(
@@ -80,16 +81,19 @@ def _standing(items: Mapping[str, placement.Item], drafts: Mapping[str, Draft]) 
 
 
 def _open(
-    one: placement.Item, draft: Draft, ground: Ground, standing: Mapping[str, Mapping[Shape, int]]
-) -> placement.Item:
-    """Lets replicas into clusters where others may make room for them, node by node."""
+    one: placement.Item, draft: Draft, ground: Ground, standing: Mapping[str, Mapping[Shape, int]],
+    known: dict[tuple[str, Shape], int],
+) -> placement.Item:  # fmt: skip
+    """Lets replicas into clusters where others may make room for them, node by node; `known` keeps how many fit."""
     wider = {}
     for cluster in one.roomless | {c for c, why in draft.barred.items() if why == "no-room"}:
         kind = draft.shapes[cluster]
         if cluster in one.frozen or cluster in one.leave or not kind.plain:
             continue
-        left = sum(count * other.times(kind) for other, count in standing.get(cluster, {}).items())
-        most = min(one.replicas, one.add_max[cluster] + left)
+        key = cluster, kind
+        if key not in known:
+            known[key] = sum(count * other.times(kind) for other, count in standing.get(cluster, {}).items())
+        most = min(one.replicas, one.add_max[cluster] + known[key])
         wider[cluster] = ground.within_quota(cluster, draft.workload, kind, most)
     return replace(one, add_max={**one.add_max, **wider}) if wider else one
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from rebalancer.core import placement
-from rebalancer.core.planning.aim import Aim
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
+from rebalancer.core.planning.target import Aim
 
 Counts = dict[str, int]
 
 
-def begin(
+def next_wave(
     drafts: Mapping[str, Draft], ground: Ground, target: Aim, starts: Mapping[str, float]
 ) -> placement.Solution:  # fmt: skip
     """The part of a target that fits now, and other places for what is missing and would have to wait.
