@@ -68,6 +68,7 @@ class Scene:
         sight, views: by cluster.
         untouchable: clusters where nothing may be written, for example paused ones.
         forbidden: clusters that the workload has to leave.
+        replicas: wanted in total; None if unknown.
     """
 
     policy: Policy
@@ -77,6 +78,7 @@ class Scene:
     views: Mapping[str, View]
     untouchable: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
+    replicas: int | None = None
 
 
 def records(placements: Mapping[str, Placement]) -> dict[str, MoveRecord]:
@@ -322,6 +324,21 @@ def _wait_or_cut(
         steps: tuple[Step, ...] = tuple(PutIntent(c, marked) for c in (record.target, record.source))
         return _action(marked, target.workload, steps, "move-cancelled",
                        f"{name}: no traffic on the new replicas for {all_ready_s:.0f} s")  # fmt: skip
-    cut = SetReplicas(record.source, record.source_before, record.source_before - record.replicas)
-    return _action(record, target.workload, (cut, *_end(record, scene, now, "done")), "finish-move",
+    spare = _spare(record, scene)
+    if spare < record.replicas:
+        name += f", of which {record.replicas - spare} more stay as replicas are short"
+    cut = (SetReplicas(record.source, record.source_before, record.source_before - spare),) if spare else ()
+    return _action(record, target.workload, (*cut, *_end(record, scene, now, "done")), "finish-move",
                    f"{name}: {ready} ready, the source is cut")  # fmt: skip
+
+
+def _spare(record: MoveRecord, scene: Scene) -> int:
+    """How many of a move's replicas its source may lose.
+
+    A workload that became short of replicas meanwhile keeps them: its disruption budget would let none go, and the
+    move would hold both clusters for good.
+    """
+    if scene.replicas is None or record.source in scene.forbidden:
+        return record.replicas
+    standing = sum(p.wanted for c, p in scene.placements.items() if scene.sight.get(c) is not Sight.LOST)
+    return max(0, min(record.replicas, standing - scene.replicas))

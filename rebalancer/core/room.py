@@ -25,6 +25,11 @@ class Room:
     memory: float
     nodes: tuple[NodeRoom, ...]
 
+    @property
+    def in_one_piece(self) -> bool:
+        """Whether all of it is on one node, so that what leaves adds to what is free."""
+        return sum(not n.taints for n in self.nodes) == 1
+
 
 def of(state: ClusterState, keep: float | None = None) -> Room | Unknown:
     """Returns the room of a cluster, or Unknown where its nodes are unknown.

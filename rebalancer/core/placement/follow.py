@@ -30,14 +30,22 @@ def follow(problem: Problem, target: Small) -> Small:
     stays = np.where((problem.state & MAY_STAY) > 0, problem.now, 0)
     come = np.where((problem.state & MUST_STAY) > 0, 0, np.maximum(target - stays, 0))
     tight = np.asarray((needs(problem, come) > problem.capacity + EPSILON).any(axis=0), np.bool_)
-    # A target may have no place for what stands; it stays for all that.
-    given_up = target.sum(axis=1) < np.minimum(stays.sum(axis=1), problem.replicas)
+    missing = problem.replicas - stays.sum(axis=1)
+    # A target may take what stands from who is short, or have no place for it; it stays for all that.
+    given_up = np.maximum(stays - target, 0).sum(axis=1) > np.maximum(0, come.sum(axis=1) - missing)
     if not tight.any() and (come <= problem.add).all() and not given_up.any():
         return target
-    missing = problem.replicas - stays.sum(axis=1)
     left, begun = problem.capacity.copy(), np.zeros_like(come)
-    for w, most in _order(problem, come, stays, target, tight):
-        _admit(problem, w, most - int(begun[w].sum()), come, begun, left)
+    size = np.stack([problem.cpu, problem.memory, np.ones(problem.size)], axis=1)
+    for w, most in _short(problem, come, missing):
+        _admit(problem, w, most, size[w], come, begun, left)
+        # What is short keeps the room that it waits for: smaller ones would take it, piece by piece.
+        waiting = most - int(begun[w].sum())
+        for c in np.flatnonzero(come[w] > begun[w]).tolist() if waiting > 0 else ():
+            left[:, c] -= size[w] * min(waiting, int(come[w, c] - begun[w, c]))
+            waiting = max(0, waiting - int(come[w, c] - begun[w, c]))
+    for w in _others(problem, come, stays, target, tight):
+        _admit(problem, w, int(come[w].sum() - begun[w].sum()), size[w], come, begun, left)
     step = np.array(target)
     for w in np.flatnonzero((begun < come).any(axis=1) | given_up).tolist():
         gone = _gone(stays[w] - target[w], int(begun[w].sum()) - int(missing[w]), tight, problem.spot)
@@ -53,23 +61,24 @@ def needs(problem: Problem, added: Small) -> Floats:
     return np.stack([problem.cpu @ added, problem.memory @ added, added.sum(axis=0, dtype=np.float64)])
 
 
-def _order(problem: Problem, come: Small, stays: Small, target: Small, tight: Flags) -> Iterator[tuple[int, int]]:
-    """(row, most replicas that may have begun then), in the order in which they are looked at."""
-    coming, missing = come.sum(axis=1), problem.replicas - stays.sum(axis=1)
-    short = np.flatnonzero((missing > 0) & (coming > 0))
+def _short(problem: Problem, come: Small, missing: Ints) -> Iterator[tuple[int, int]]:
+    """(row, replicas) of what is missing altogether, dearest first."""
+    short = np.flatnonzero((missing > 0) & (come.sum(axis=1) > 0))
     for w in short[np.argsort(-problem.unplaced[short], kind="stable")].tolist():
-        yield w, int(missing[w])
+        yield w, int(min(missing[w], come[w].sum()))
+
+
+def _others(problem: Problem, come: Small, stays: Small, target: Small, tight: Flags) -> Iterator[int]:
+    """Rows that exchange replicas, in the order in which they are looked at."""
     used = (stays > 0).sum(axis=1)
     narrow = (used < np.minimum(problem.min_clusters, problem.replicas)) & ((target > 0).sum(axis=1) > used)
     makes = np.where(tight[None, :], np.maximum(stays - target, 0), 0).sum(axis=1) * problem.cpu
-    others = np.flatnonzero(coming > np.maximum(missing, 0))
-    for w in others[np.lexsort((-makes[others], ~narrow[others]))].tolist():
-        yield w, int(coming[w])
+    others = np.flatnonzero(come.sum(axis=1) > np.maximum(problem.replicas - stays.sum(axis=1), 0))
+    yield from others[np.lexsort((-makes[others], ~narrow[others]))].tolist()
 
 
-def _admit(problem: Problem, w: int, most: int, come: Small, begun: Small, left: Floats) -> None:
+def _admit(problem: Problem, w: int, most: int, size: Floats, come: Small, begun: Small, left: Floats) -> None:
     """Lets replicas of one workload begin where they should stand and fit; a gang as a whole or not at all."""
-    size: Ints | Floats = np.array([problem.cpu[w], problem.memory[w], 1.0])
     for c in np.flatnonzero(come[w] > begun[w]).tolist():
         count = min(most, int(come[w, c] - begun[w, c]), int(problem.add[w, c] - begun[w, c]))
         binds = size > 0

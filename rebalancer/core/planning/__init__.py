@@ -137,7 +137,8 @@ def _flying(draft: Draft, ground: Ground) -> list[Action]:
     """What the moves in flight need now."""
     result = []
     for record in sorted(moves.records(draft.placements).values(), key=lambda r: (r.started_s, r.id)):
-        step = moves.advance(record, draft.scene, ground.snapshot.at_s, ground.settings.moves)
+        scene = replace(draft.scene, replicas=draft.wanted.replicas)
+        step = moves.advance(record, scene, ground.snapshot.at_s, ground.settings.moves)
         if isinstance(step, Refusal):
             draft.refusals.append(step)
         elif step.steps:

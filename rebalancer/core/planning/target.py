@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rebalancer.core import placement
+from rebalancer.core.model import Unknown
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 from rebalancer.core.planning.weigh import item
@@ -44,22 +45,23 @@ def aim(drafts: Mapping[str, Draft], ground: Ground, warm: placement.Warm | None
         warm: where the solver may start from.
     """
     settings = ground.settings
-    items = {w: item(d, ground) for w, d in drafts.items()}
-    room = ground.free()
+    items, free = {w: item(d, ground) for w, d in drafts.items()}, ground.free()
     if placement.joint(len(items), kernels=settings.kernels):
         items = {w: replace(i, gives=_gives(drafts[w])) for w, i in items.items()}
         standing = _standing(items, drafts)
         known: dict[tuple[str, Shape], int] = {}
         items = {w: _open(i, drafts[w], ground, standing, known) for w, i in items.items()}
-        room = _with_own(room, items, drafts)
     for _ in range(ROUNDS):
+        room = _with_own(free, items, drafts)
         solution, warm = placement.solve(
             list(items.values()), *room, kernels=settings.kernels, warm=warm, seed=settings.seed
         )
-        unfit = _unfit(items, solution, drafts, ground)
-        if not unfit:
+        changed = _unfit(items, solution, drafts, ground)
+        for workload in _own_need(items, solution):
+            changed[workload] = replace(changed.get(workload, items[workload]), gives=False, max_exchanges=0)
+        if not changed:
             break
-        items |= unfit
+        items |= changed
     return Aim(solution, items, room, warm)
 
 
@@ -93,9 +95,14 @@ def _open(
         key = cluster, kind
         if key not in known:
             known[key] = sum(count * other.times(kind) for other, count in standing.get(cluster, {}).items())
-        most = min(one.replicas, one.add_max[cluster] + known[key])
+        most = one.replicas if _in_one_piece(ground, cluster) else min(one.replicas, one.add_max[cluster] + known[key])
         wider[cluster] = ground.within_quota(cluster, draft.workload, kind, most)
     return replace(one, add_max={**one.add_max, **wider}) if wider else one
+
+
+def _in_one_piece(ground: Ground, cluster: str) -> bool:
+    space = ground.rooms[cluster]
+    return not isinstance(space, Unknown) and space.in_one_piece
 
 
 def _with_own(
@@ -113,6 +120,18 @@ def _with_own(
     return cpu, memory
 
 
+def _own_need(items: Mapping[str, placement.Item], solution: placement.Solution) -> list[str]:
+    """Workloads that would leave room to others although they are short of replicas: all that they have, they keep."""
+    found = []
+    for workload, one in items.items():
+        placed = solution.items[workload]
+        kept = sum(min(n, placed.replicas[c]) for c, n in one.now.items() if c not in one.leave)
+        stands = sum(n for c, n in one.now.items() if c not in one.leave)
+        if one.gives and placed.unplaced > 0 and kept < stands:
+            found.append(workload)
+    return found
+
+
 def _unfit(
     items: Mapping[str, placement.Item], solution: placement.Solution, drafts: Mapping[str, Draft], ground: Ground
 ) -> dict[str, placement.Item]:
@@ -126,6 +145,8 @@ def _unfit(
         found = solution.items[workload].replicas
         for cluster in one.clusters if found != one.now else ():
             more, kind = found[cluster] - one.now[cluster], drafts[workload].shapes[cluster]
+            if more > 0 and kind.plain and _in_one_piece(ground, cluster):
+                continue
             if more > 0 and (more := more - ground.fits(cluster, kind, drafts[workload].lead_s)) > 0:
                 coming.setdefault(cluster, []).append((kind, workload, more))
             elif more < 0 and one.gives and kind.plain and not kind.tolerations:

@@ -340,3 +340,29 @@ def test_a_move_of_a_cluster_that_is_no_longer_declared_is_ended_on_what_is_left
 def test_an_end_in_the_far_future_was_not_written_by_us() -> None:
     places = scene(5, replace(placement("us-1", 3), moved=(moved("done", -86_400.0, replicas=50),))).placements
     assert budget_left(replace(POLICY, max_moves_per_hour=10), places, NOW) == 10 - RECORD.replicas
+
+
+@pytest.mark.parametrize(
+    ("sentence", "wanted", "expected"),
+    [
+        ("what is wanted is there without the source's replicas", 8, "eu-1 5->3"),
+        ("fewer are wanted: the move takes only its own", 6, "eu-1 5->3"),
+        ("one more is wanted meanwhile, so one of them stays", 9, "eu-1 5->4"),
+        ("all are wanted, so that nothing goes", 10, ""),
+        ("more than all are wanted", 20, ""),
+        ("nobody knows how many are wanted", None, "eu-1 5->3"),
+    ],
+)
+def test_a_workload_that_became_short_keeps_the_source_and_the_move_ends(
+    sentence: str, wanted: int | None, expected: str
+) -> None:
+    seen = replace(scene(5, 5), replicas=wanted)
+    reason, *steps = told(step(seen))
+    assert reason == "finish-move", sentence
+    assert [s for s in steps if "->" in s] == ([expected] if expected else []), sentence
+    assert {s for s in steps if "->" not in s} == {"end us-1 done", "end eu-1 done"}
+
+
+def test_a_source_that_must_be_left_goes_however_many_are_wanted() -> None:
+    seen = replace(scene(5, 5), replicas=20, forbidden=frozenset({"eu-1"}))
+    assert "eu-1 5->3" in told(step(seen))
