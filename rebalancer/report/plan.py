@@ -79,7 +79,7 @@ def _placements(plan: Plan) -> Table:
 def certainty(plan: Plan) -> list[str]:
     """How good the target surely is, and where another node would help most; nothing where it is unknown."""
     lines = []
-    if math.isfinite(plan.gap_ratio):
+    if plan.workloads and math.isfinite(plan.gap_ratio):
         lines.append(
             f"The target costs at most {100 * max(0.0, plan.gap_ratio):.2g} % more than the best there could be."
         )
@@ -268,11 +268,12 @@ def _picture(item: WorkloadPlan) -> list[str]:
         f"traffic-weighted latency {number(item.latency_ms)} ms now, {number(item.target_latency_ms)} ms at the target"
     )
     for cluster in sorted(item.now):
-        barred = f", nothing new: {item.barred[cluster]}" if cluster in item.barred else ""
-        lines.append(
-            f"  {cluster}: {item.now[cluster]} now, {item.planned.get(cluster, 0)} planned, "
-            f"{item.target.get(cluster, 0)} at the target{barred}"
-        )
+        now, planned, target = item.now[cluster], item.planned.get(cluster, 0), item.target.get(cluster, 0)
+        reason = item.barred.get(cluster, "")
+        barred = f", nothing new: {reason}" if reason else ""
+        if reason == "no-room" and max(planned, target) > now:
+            barred = ", full until others have left"
+        lines.append(f"  {cluster}: {now} now, {planned} planned, {target} at the target{barred}")
     lines += _terms("cost now", item.terms_now) + _terms("cost at the target", item.terms)
     return lines
 

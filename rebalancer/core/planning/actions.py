@@ -23,7 +23,7 @@ DRIFT_RATIO = "10%"
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A candidate move, what it is worth, and who waits for the room that it leaves."""
+    """A candidate move, what it is worth, also to its workload alone, and who waits for the room that it leaves."""
 
     source: str
     target: str
@@ -34,6 +34,7 @@ class _Pair:
     reason: str
     forced: bool
     makes_room: str
+    own: float
 
 
 def scale(draft: Draft, target: Mapping[str, int]) -> tuple[list[Action], dict[str, int], dict[str, int]]:
@@ -189,7 +190,7 @@ def _weigh(
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
         draft.leave[source] if forced else "makes-room" if makes_room and own <= 0 else _reason(draft, saved), forced,
-        makes_room,
+        makes_room, own,
     )  # fmt: skip
 
 
@@ -225,8 +226,10 @@ def _begin(draft: Draft, pair: _Pair, count: int, now: float, base: Mapping[str,
     text = f"{count} replica(s) {pair.source} -> {pair.target}"
     if math.isfinite(pair.before_ms) and math.isfinite(pair.after_ms):
         text += f": traffic-weighted latency {pair.before_ms:.1f} -> {pair.after_ms:.1f} ms"
-    text += f", gain {pair.gain:.3g} $/h" if not pair.forced else f" ({pair.reason})"
-    text += f", makes room for {pair.makes_room}" if pair.makes_room else ""
+    text += f", gain {pair.own:.3g} $/h" if not pair.forced else f" ({pair.reason})"
+    if pair.makes_room:
+        text += f", and makes room for {pair.makes_room}"
+        text += f", to whom it is worth {pair.gain - pair.own:.3g} $/h" if pair.gain - pair.own > 0 else ""
     return Action(kind, draft.workload, moves.begin(record, draft.scene), pair.reason, text,
                   gain=pair.gain, source=pair.source, target=pair.target, replicas=count)  # fmt: skip
 

@@ -13,6 +13,8 @@ from rebalancer.core.planning.ground import Ground
 from rebalancer.core.planning.target import Aim
 
 Counts = dict[str, int]
+NAMED = 3
+"""So many of those who are to leave are named."""
 
 
 def next_wave(
@@ -109,13 +111,21 @@ def _waiting(
 ) -> None:
     """Says who waits for room that others are to leave."""
     found = target.solution.items
+    leaving: dict[str, list[str]] = {}
+    for workload, draft in sorted(drafts.items()):
+        for cluster, count in draft.now.items():
+            if found[workload].replicas[cluster] < count:
+                leaving.setdefault(cluster, []).append(workload)
     for workload, counts in begun.items():
         draft = drafts[workload]
         draft.waits += max(0, steps[workload].unplaced - found[workload].unplaced)
         for cluster, count in counts.items():
             waiting = found[workload].replicas[cluster] - count
             if waiting > 0:
-                draft.refuse("awaits-room", cluster, f"{waiting} replica(s) begin there when others have left")
+                others = [w for w in leaving.get(cluster, ()) if w != workload]
+                names = ", ".join(others[:NAMED]) + (f" and {len(others) - NAMED} more" if len(others) > NAMED else "")
+                told = f"{waiting} replica(s) begin there when replicas of {names or 'others'} have left"
+                draft.refuse("awaits-room", cluster, told)
 
 
 def _making_room(
