@@ -170,8 +170,12 @@ def changes(problem: Problem, names: Sequence[str], warm: Warm) -> np.ndarray:
         result |= differs.reshape(len(names), -1).any(axis=1)
     slack = SAME_DEMAND * np.maximum(problem.replicas, 1)
     result |= np.abs(problem.demand - before.demand).max(axis=1) > slack
-    ways, ways_before = problem.distance[problem.origin], before.distance[before.origin]
-    result |= (~np.isclose(ways, ways_before, rtol=1e-2)).any(axis=(1, 2))
+    # Few pairs of rows stand for all workloads and origins.
+    pairs, which = np.unique(problem.origin * len(before.distance) + before.origin, return_inverse=True)
+    ways, ways_before = np.divmod(pairs, len(before.distance))
+    close = np.isclose(problem.distance[ways], before.distance[ways_before], rtol=1e-2)
+    apart = np.asarray((~np.asarray(close)).any(axis=1))
+    result |= apart[which.reshape(problem.origin.shape)].any(axis=1)
     plan = warm.plan[old]
     added = np.maximum(plan - problem.now, 0)
     result |= ((added > problem.add) & (added > 0)).any(axis=1)
