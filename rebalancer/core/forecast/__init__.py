@@ -86,9 +86,13 @@ def forecasting(
     return forecast, replace(memory, at_s=now)
 
 
+MOST = 1e15
+"""Requests/s or cores that nobody has: such a sample is an error of an exporter, and its square would overflow."""
+
+
 def readable(values: Floats) -> Floats:
-    """Returns demand of any shape with NaN for what is none: an infinite or a negative value is a gap."""
-    result: Floats = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+    """Returns demand of any shape with NaN for what is none: a negative value or one beyond all demand is a gap."""
+    result: Floats = np.where((values >= 0) & (values <= MOST), values, np.nan)
     return result
 
 

@@ -177,7 +177,7 @@ def _why(
         return False, f"young: {outcomes} of {needed} forecasts could be judged so far"
     if shifted:
         return False, "the level has just shifted"
-    if coverage < MIN_COVERAGE:
+    if not coverage >= MIN_COVERAGE:
         return False, f"only {coverage:.0%} of the last day lay under the 95 % quantile"
     if error > MAX_ERROR:
         return False, f"its error of the last day is {error:.2f} of the naive forecast's"

@@ -68,6 +68,18 @@ def test_what_is_no_number_is_a_gap_and_not_a_demand(junk: float) -> None:
     assert gaps == pytest.approx(clean, rel=0.1)
 
 
+@pytest.mark.parametrize("absurd", [1e16, 1e80, 1e200, 1.7e308])
+def test_absurd_samples_spoil_neither_their_series_nor_another(absurd: float) -> None:
+    shape = 100.0 * (1.2 + np.sin(np.arange(700) / DAY * 2 * np.pi))
+    broken = shape.copy()
+    broken[::50] = absurd
+    found = forecast(np.stack([broken, shape]))
+    assert np.isfinite(found.bands).all()
+    assert found.bands[0].max() < 10 * shape.max()
+    # Young series share what their errors are like.
+    assert np.allclose(found.bands[1], forecast(shape).bands[0], rtol=0.05)
+
+
 def test_a_series_of_gaps_only_is_unknown_beside_one_that_is_known() -> None:
     found = forecast(np.array([[np.nan] * 600, [7.0] * 600]))
     assert np.isnan(found.bands[0]).all()
