@@ -186,7 +186,7 @@ def _weigh(
     saved = {k: before[k] - after[k] for k in before}
     gain = sum(saved.values()) - move_dollars(count)
     makes_room, own = draft.makes_room.get(source, ""), gain
-    gain += room_gain(draft, item, source, target, count, shadow)
+    gain += room_gain(draft, item, source, target, count, shadow, own)
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
         draft.leave[source] if forced else "makes-room" if makes_room and own <= 0 else _reason(draft, saved), forced,

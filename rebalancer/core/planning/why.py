@@ -59,16 +59,21 @@ def _saved(
 ) -> dict[str, float]:  # fmt: skip
     after = terms(item, draft, evaluate(item, {**base, source: base[source] - count, target: base[target] + count}))
     saved = {**{k: before[k] - after[k] for k in before}, "move": -move_dollars(count)}
-    if source in draft.makes_room:
-        saved["room"] = room_gain(draft, item, source, target, count, shadow)
+    if worth := room_gain(draft, item, source, target, count, shadow, sum(saved.values())):
+        saved["room"] = worth
     return saved
 
 
-def room_gain(draft: Draft, item: Item, source: str, target: str, count: int, shadow: Mapping[str, Shadow]) -> float:
-    """What others gain, $/h, by the room that a move leaves, less by what it takes; 0 where nobody waits for it."""
-    if source not in draft.makes_room:
+def room_gain(
+    draft: Draft, item: Item, source: str, target: str, count: int, shadow: Mapping[str, Shadow], own: float
+) -> float:
+    """What others gain, $/h, by the room that a move leaves, less by what it takes.
+
+    Nothing where nobody waits for it, where the move pays by itself (`own` $/h), or where room is scarcer at its end.
+    """
+    if source not in draft.makes_room or own > 0:
         return 0.0
-    return count * (room_worth(item, shadow, source) - room_worth(item, shadow, target))
+    return max(0.0, count * (room_worth(item, shadow, source) - room_worth(item, shadow, target)))
 
 
 def _rough(item: Item, cluster: str) -> float:
