@@ -34,6 +34,7 @@ _DATAGRAM = struct.Struct(
 """A record whose control data is nothing but a stamp: address, head of the stamp, the stamp, payload."""
 _ECHO = struct.Struct(f"={_NAME_OCTETS}x{_STAMP}{_CONTROL_HEAD.size + 4}xc")
 """A record of the error queue that begins with a stamp: its head, the stamp, the origin of the extended error."""
+_ALIGNMENT = struct.calcsize("@P")
 _SECOND_NS = 10**9
 
 ProbeEcho = tuple[int, int, int | None, str | None]
@@ -148,6 +149,3 @@ class Batch:
             found.append((level, kind, value.tobytes()))
             place += -(-length // _ALIGNMENT) * _ALIGNMENT
         return found
-
-
-_ALIGNMENT = struct.calcsize("@P")

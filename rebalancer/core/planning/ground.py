@@ -109,19 +109,17 @@ class Ground:
             self.known[key] = self._origin_ms(origin, cluster)
         return self.known[key]
 
-    def fits_lent(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
-        """How many replicas fit in a cluster, its reserve included; 0 where its room is unknown."""
-        space = self.lent[cluster]
-        return 0 if isinstance(space, Unknown) else room.fits(space, shape) + self._could_appear(cluster, shape, lead_s)
-
-    def fits(self, cluster: str, shape: room.Shape, lead_s: float) -> int:
-        """How many replicas fit in a cluster; 0 where its room is unknown.
+    def fits(self, cluster: str, shape: room.Shape, lead_s: float, *, lent: bool = False) -> int:
+        """How many replicas fit in a cluster, with its reserve where it is lent; 0 where its room is unknown.
 
         Nodes that can appear count for those who plan at least as far ahead as a node takes.
         """
-        space = self.rooms[cluster]
+        space = (self.lent if lent else self.rooms)[cluster]
         if isinstance(space, Unknown):
             return 0
+        if lent:
+            # Asked for by the few that begin, so that it is not worth keeping.
+            return room.fits(space, shape) + self._could_appear(cluster, shape, lead_s)
         of = self.shapes.setdefault(cluster, {})
         if shape not in of:
             of[shape] = room.fits(space, shape)

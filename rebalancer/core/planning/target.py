@@ -125,10 +125,9 @@ def _own_need(items: Mapping[str, placement.Item], solution: placement.Solution)
     found = []
     for workload, one in items.items():
         placed = solution.items[workload]
-        kept = sum(min(n, placed.replicas[c]) for c, n in one.now.items() if c not in one.leave)
-        stands = sum(n for c, n in one.now.items() if c not in one.leave)
-        if one.gives and placed.unplaced > 0 and kept < stands:
-            found.append(workload)
+        if one.gives and placed.unplaced > 0:
+            leaves = any(placed.replicas[c] < n for c, n in one.now.items() if c not in one.leave)
+            found += [workload] if leaves else []
     return found
 
 

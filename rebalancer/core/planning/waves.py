@@ -61,7 +61,7 @@ def _lent(one: placement.Item, draft: Draft, ground: Ground) -> placement.Item:
     fits = {}
     for cluster, most in one.add_max.items():
         shape = draft.shapes[cluster]
-        here = min(most, ground.fits_lent(cluster, shape, draft.lead_s)) if most else 0
+        here = min(most, ground.fits(cluster, shape, draft.lead_s, lent=True)) if most else 0
         fits[cluster] = ground.within_quota(cluster, draft.workload, shape, here) if here else 0
     return replace(one, add_max=fits, gives=False)
 
