@@ -1,4 +1,7 @@
-"""One fleet for all scenarios; each has services of its own, so that one can be run alone."""
+"""One fleet for all scenarios; each has services of its own, so that one can be run alone.
+
+Loads are constant: what a scenario demands of the controller may not hang on the hour at which it runs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from tests.stack.users import Service
 
 EU, US, AP = "europe-west1", "us-east4", "asia-southeast1"
 SERVICES = (
-    # (a) most users are in Europe, some in Asia; the load follows a recorded day.
-    Service("far", {EU: {"shape": 160.0}, AP: {"shape": 40.0}}, capacity_per_replica=60),
+    # (a) most users are in Europe, some in Asia.
+    Service("far", {EU: 160.0, AP: 40.0}, capacity_per_replica=60, daily_past=False),
     # (c) users everywhere, with replicas to spare.
     Service("blind", {EU: 60.0, US: 60.0, AP: 60.0}, capacity_per_replica=60, daily_past=False),
     # (d) all users are in Europe, all replicas in America.
