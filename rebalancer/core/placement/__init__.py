@@ -23,6 +23,7 @@ from rebalancer.core.placement.items import (
     Shadow,
     Solution,
     shortfall,
+    unplaced_dollars,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "placed",
     "shortfall",
     "solve",
+    "unplaced_dollars",
 ]

@@ -13,7 +13,6 @@ from rebalancer.core.placement.items import (
     REMOVE_DOLLARS,
     SPREAD_DOLLARS,
     TIE_DOLLARS,
-    UNPLACED_DOLLARS,
     UNSERVED_DOLLARS,
     Item,
     Placed,
@@ -22,6 +21,7 @@ from rebalancer.core.placement.items import (
     held,
     share_limit,
     total_of,
+    unplaced_dollars,
     ways,
 )
 from rebalancer.core.placement.problem import MAY_STAY, MUST_STAY, UNBOUND, Floats, Problem, Small
@@ -84,7 +84,7 @@ def encode(items: Sequence[Item], clusters: Sequence[str], capacity: Floats) -> 
         site_row=np.full((count, 1), -1, np.int64), site=np.zeros((1, len(at))), site_weight=np.zeros((count, 1)),
         run=run, now=now, add=add, state=state,
         cpu=floats([i.cpu for i in items]), memory=floats([i.memory / GIB for i in items]),
-        unplaced=floats([UNPLACED_DOLLARS * 2.0 ** (i.priority / 100.0) for i in items]),
+        unplaced=floats([unplaced_dollars(i) for i in items]),
         start=np.full(count, MOVE_DOLLARS / AMORTISATION_H), stop=np.full(count, REMOVE_DOLLARS / AMORTISATION_H),
         budget=floats([add_limit(i) for i in items]),
         min_clusters=ints([i.min_clusters for i in items]), min_regions=ints([i.min_regions for i in items]),

@@ -25,7 +25,6 @@ from rebalancer.core.placement.items import (
     SHORTFALL_DOLLARS,
     SPREAD_DOLLARS,
     TIE_DOLLARS,
-    UNPLACED_DOLLARS,
     UNSERVED_DOLLARS,
     Item,
     Placed,
@@ -36,6 +35,7 @@ from rebalancer.core.placement.items import (
     held,
     share_limit,
     total_of,
+    unplaced_dollars,
     ways,
 )
 
@@ -150,7 +150,7 @@ def _columns(program: _Program, item: Item) -> _Columns:
     for origin, demand in item.demand.items():
         for cluster, way in ways(item, origin).items():
             flow[origin, cluster] = program.column(way, 0, demand)
-    unplaced = program.column(UNPLACED_DOLLARS * 2.0 ** (item.priority / 100.0), 0, item.replicas, integer=True)
+    unplaced = program.column(unplaced_dollars(item), 0, item.replicas, integer=True)
     displaced = program.column(DISPLACED_DOLLARS, 0, item.replicas, integer=True)
     unserved = [program.column(UNSERVED_DOLLARS, 0, d) for d in item.demand.values()]
     return _Columns(stay, new, flow, unplaced, displaced, unserved)

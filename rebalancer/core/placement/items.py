@@ -152,6 +152,11 @@ def share_limit(item: Item, total: int) -> int:
     return max(1, math.floor(item.max_share * total + 1e-9))
 
 
+def unplaced_dollars(item: Item) -> float:
+    """$/h of a replica without a place."""
+    return UNPLACED_DOLLARS * float(2.0 ** (item.priority / 100.0))
+
+
 def shortfall(item: Item, replicas: Mapping[str, int]) -> int:
     """Counts by how much a placement misses the policy's bounds and spread: replicas, clusters and regions."""
     total = sum(replicas.values())

@@ -58,10 +58,21 @@ def _fractional(w: int, k: int, n: int, jobs: Jobs, s: Scratch) -> float:
     return cost
 
 
+@inner
+def _answer(w: int, k: int, n: int, jobs: Jobs, whole: bool, s: Scratch) -> None:
+    """What workload w would have at the prices on the table, in `s.x`, and what of it is new, in `s.new`."""
+    if not whole or jobs.gang[w] > 0:
+        _fractional(w, k, n, jobs, s)
+        return
+    from_scratch(k, n, jobs.replicas[w], s, EXCHANGES + jobs.replicas[w])
+    for j in range(k):
+        s.new[j] = max(0.0, s.x[j] - s.stay[j])
+
+
 @compiled
 def price_pass(
     order: I64, every: int, jobs: Jobs, near: Near, sites: Sites, price: F64, size: F64, scale: F64,
-    rates: tuple[float, float], mean: F64,
+    rates: tuple[float, float], whole: bool, mean: F64,
 ) -> None:  # fmt: skip
     """One pass of the price iteration.
 
@@ -75,6 +86,7 @@ def price_pass(
         size: (3, C) capacity.
         scale: (3,) a usual price; what a price of 0 starts climbing from.
         rates: step at the first and at the last workload.
+        whole: whether workloads answer with whole replicas, which takes several times as long.
         mean: (3, C), out: the prices' mean over the pass.
     """
     s = scratch(widest(near), jobs.demand.shape[1], sites.region.shape[0])
@@ -84,7 +96,7 @@ def price_pass(
     for index in range(count):
         w = order[index]
         k, n = load(w, jobs, near, sites, price, everything, s)
-        _fractional(w, k, n, jobs, s)
+        _answer(w, k, n, jobs, whole, s)
         for j in range(k - 1):
             if s.x[j] > 0 and s.low[j] == 0:
                 c = s.cluster[j]

@@ -24,6 +24,9 @@ WARM = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0))
 WARM_SMALL = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0), (0.2, 0.1, 1.0), *FINE)
 WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
 """(first step, last step, share of the workloads) of each price pass."""
+WHOLE_COLD, WHOLE_WARM, WHOLE_BATCH = ((6.0, 2.0), (2.0, 0.5), (0.5, 0.2)), ((6.0, 2.0), (2.0, 0.5)), 256
+"""(first step, last step) of the passes after these in a huge fleet, and workloads between two updates: its workloads
+answer with whole replicas. At prices for fractional ones they would overfill its clusters by some 4 % of all cores."""
 HUGE, LARGE = 20_000, 3_000
 GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
 POLISH = (1.0, 0.0)
@@ -39,6 +42,8 @@ Cores = tuple[float, float]
 Schedule = tuple[tuple[float, float, float], ...]
 ROUNDS, ROUNDS_LARGE, ROUNDS_HUGE, ROUNDS_SHORT = 2, 1, 1, 6
 """Rounds by size; more, up to the last, while something is without a place."""
+RAW_RATIO = 0.001
+"""While more than this share of a huge fleet has no place, it is not polished: the passes that find one undo that."""
 ENOUGH = 0.003
 """The search ends this close to the bound of whole replicas."""
 CHUNK = 10
@@ -173,27 +178,35 @@ class _Search:
     def rounds(self) -> None:
         """Passes with prices that follow, each round polished at true cost; the best round stays."""
         p = self.problem
-        everyone = np.arange(p.size)
-        gains = GAINS_HUGE if p.size > HUGE else GAINS
-        usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if p.size > HUGE else ROUNDS_LARGE
+        everyone, huge = np.arange(p.size), p.size > HUGE
+        gains = GAINS_HUGE if huge else GAINS
+        usual_rounds = ROUNDS if p.size <= LARGE else ROUNDS_HUGE if huge else ROUNDS_LARGE
+        best = None if huge and self.out.sum() > RAW_RATIO * p.replicas.sum() else self._made_room()
+        last = max(usual_rounds, ROUNDS_SHORT) - 1
+        for number in range(last + 1):
+            if best and not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
+                break
+            for gain in gains:
+                self.make_room()
+                self.place(self.rng.permutation(everyone), gain)
+            if huge and self.out.any() and number < last:
+                continue
+            kept = self._now()
+            best = self._polished(best)
+            self._back(kept)
+        if best:
+            self._back(best)
+
+    def _made_room(self) -> _Kept:
+        """Polishes, and makes room for who waits: fewer moves than by prices that make all others think again."""
         best = self._polished(None)
-        for _ in range(ROUNDS_SHORT if p.size <= LARGE else 1):
-            # To make room for who waits takes fewer moves than prices that make all others think again.
+        for _ in range(ROUNDS_SHORT if self.problem.size <= LARGE else 1):
             if not self.out.any():
                 break
             self.make_room()
             best = self._polished(best)
         self._back(best)
-        for number in range(max(usual_rounds, ROUNDS_SHORT)):
-            if not best.out.any() and (number >= usual_rounds or self._enough(best.total)):
-                break
-            for gain in gains:
-                self.make_room()
-                self.place(self.rng.permutation(everyone), gain)
-            kept = self._now()
-            best = self._polished(best)
-            self._back(kept)
-        self._back(best)
+        return best
 
     def true_cost(self, problem: Problem) -> None:
         """Sets what each plan costs in the problem as it is, moves at what they cost."""
@@ -287,10 +300,14 @@ def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[F
     for number, (first, last, share) in enumerate(schedule):
         order = rng.permutation(size)[: max(min(size, 2000), int(size * share))]
         mean = np.zeros(price.shape)
-        price_pass(order, every, jobs, near, sites, price, measure, scale, (first, last), mean)
+        price_pass(order, every, jobs, near, sites, price, measure, scale, (first, last), False, mean)
         price = mean.copy()
         if number in (0, 1, len(schedule) - 1) or size > HUGE:
             near = near_of(problem, price)
+    for rates in (WHOLE_COLD if cold else WHOLE_WARM) if size > HUGE else ():
+        mean = np.zeros(price.shape)
+        price_pass(rng.permutation(size), WHOLE_BATCH, jobs, near, sites, price, measure, scale, rates, True, mean)
+        price, near = mean, near_of(problem, mean)
     return price, near
 
 

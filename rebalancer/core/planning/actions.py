@@ -125,7 +125,7 @@ def exchange(
     result: list[Action] = []
     while adds and cuts:
         pairs = [
-            _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left, shadow)
+            _weigh(draft, item, base, base_placed, before, s, t, min(adds[t], cuts[s]), left)
             for s in sorted(cuts) for t in sorted(adds)
         ]  # fmt: skip
         best = max(pairs, key=lambda p: (p.forced, p.makes_room != "", p.gain))
@@ -151,7 +151,7 @@ def exchange(
 def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int, ground: Ground) -> str:
     """Why the best move does not begin now; empty if it does."""
     now = ground.snapshot.at_s
-    if not best.forced and best.gain <= 0 and not best.makes_room:
+    if not best.forced and best.gain <= 0:
         return "gain-too-small"
     if slots <= 0:
         return "move-in-flight"
@@ -171,7 +171,7 @@ def _held(draft: Draft, best: _Pair, begun: list[Action], left: int, slots: int,
 
 def _weigh(
     draft: Draft, item: Item, base: Mapping[str, int], base_placed: Placed, before: Mapping[str, float],
-    source: str, target: str, count: int, left: int, shadow: Mapping[str, Shadow],
+    source: str, target: str, count: int, left: int,
 ) -> _Pair:  # fmt: skip
     """What one candidate move of up to `count` replicas would be worth by itself, within what may still move."""
     total = sum(base.values())
@@ -185,8 +185,9 @@ def _weigh(
     after = terms(item, draft, after_placed)
     saved = {k: before[k] - after[k] for k in before}
     gain = sum(saved.values()) - move_dollars(count)
-    makes_room, own = draft.makes_room.get(source, ""), gain
-    gain += room_gain(draft, item, source, target, count, shadow, own)
+    room, own = draft.makes_room.get(source), gain
+    gain += room_gain(draft, source, count, own)
+    makes_room = room.waiting if room else ""
     return _Pair(
         source, target, count, gain, mean_ms(draft, base_placed.traffic), mean_ms(draft, after_placed.traffic),
         draft.leave[source] if forced else "makes-room" if makes_room and own <= 0 else _reason(draft, saved), forced,

@@ -19,6 +19,14 @@ UNSEEN = ("cluster-suspect", "view-partial", "room-unknown", "rtt-unknown")
 """Why replicas are held because something about their cluster is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room that others wait for: who needs it most, and what others lose, $/h, by each replica that does not leave."""
+
+    waiting: str
+    worth: float
+
+
 @dataclass(slots=True)
 class Draft:
     """One workload on its way through the planner.
@@ -39,7 +47,7 @@ class Draft:
         distance: (origin, cluster) -> ms with loss penalty.
         egress: cluster -> weighted $/h for what leaves it when a replica's worth of demand is served there.
         shapes: cluster -> what one replica needs of a node there.
-        makes_room: cluster -> the workload that waits for the room of what leaves it in this step.
+        makes_room: cluster -> who waits for the room of what leaves it in this step, and what it is worth to them.
     """
 
     workload: str
@@ -62,7 +70,7 @@ class Draft:
     distance: dict[tuple[str, str], float] = field(default_factory=dict)
     egress: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
-    makes_room: dict[str, str] = field(default_factory=dict)
+    makes_room: dict[str, Room] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     recommendations: scaling.Recommendations = ()
     starts: starts.Starts = ()

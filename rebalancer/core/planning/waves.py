@@ -11,6 +11,7 @@ from rebalancer.core import placement
 from rebalancer.core.planning.draft import Draft
 from rebalancer.core.planning.ground import Ground
 from rebalancer.core.planning.target import Aim
+from rebalancer.core.planning.worth import awaited
 
 Counts = dict[str, int]
 NAMED = 3
@@ -133,24 +134,9 @@ def _making_room(
     begun: Mapping[str, Counts],
 ) -> None:  # fmt: skip
     """Notes for whom a replica leaves a cluster in which less is free than the target brings there."""
-    free = dict(zip(("cpu", "memory"), ground.free(), strict=True))
-    coming: dict[str, list[str]] = {}
-    for workload in begun:
-        one, found = target.items[workload], target.solution.items[workload].replicas
-        for cluster in one.clusters:
-            more = found[cluster] - one.now[cluster]
-            if more > 0:
-                coming.setdefault(cluster, []).append(workload)
-                for kind, need in (("cpu", one.cpu), ("memory", one.memory)):
-                    if cluster in free[kind]:
-                        free[kind][cluster] -= more * need
-    awaited = {}
-    for cluster, many in coming.items():
-        acting = [w for w in many if target.items[w].gives]
-        if acting and min(room.get(cluster, 0.0) for room in free.values()) < 0:
-            awaited[cluster] = max(acting, key=lambda w: (drafts[w].wanted.replicas - sum(drafts[w].now.values()) > 0,
-                                                          drafts[w].policy.priority))  # fmt: skip
+    rooms = awaited(drafts, ground.free(), target, begun)
     for workload, draft in drafts.items():
         after = steps[workload].replicas
-        for cluster in (c for c in awaited if c in draft.now and after[c] < draft.now[c]):
-            draft.makes_room[cluster] = awaited[cluster]
+        for cluster, count in draft.now.items():
+            if after[cluster] < count and (workload, cluster) in rooms:
+                draft.makes_room[cluster] = rooms[workload, cluster]

@@ -36,13 +36,13 @@ def why(
         Saved $/h by term, with the cost of moving and, where others wait for the room, what they gain by it; what
         bounds the move; the next best targets, best first.
     """
-    saved = _saved(draft, item, base, before, source, target, count, shadow)
+    saved = _saved(draft, item, base, before, source, target, count)
     others = sorted(
         (c for c in item.clusters if c not in (source, target)), key=lambda c: (_rough(item, c), c)
     )[:ALTERNATIVES]  # fmt: skip
     found = []
     for cluster in others:
-        gain = sum(_saved(draft, item, base, before, source, cluster, count, shadow).values())
+        gain = sum(_saved(draft, item, base, before, source, cluster, count).values())
         reason = _why_not(draft, item, cluster, count, gain, sum(saved.values()), shadow)
         found.append(Alternative(cluster, gain, reason))
     return Why(
@@ -54,26 +54,26 @@ def why(
 
 
 def _saved(
-    draft: Draft, item: Item, base: Mapping[str, int], before: Mapping[str, float], source: str, target: str,
-    count: int, shadow: Mapping[str, Shadow],
-) -> dict[str, float]:  # fmt: skip
+    draft: Draft, item: Item, base: Mapping[str, int], before: Mapping[str, float], source: str, target: str, count: int
+) -> dict[str, float]:
     after = terms(item, draft, evaluate(item, {**base, source: base[source] - count, target: base[target] + count}))
     saved = {**{k: before[k] - after[k] for k in before}, "move": -move_dollars(count)}
-    if worth := room_gain(draft, item, source, target, count, shadow, sum(saved.values())):
+    if worth := room_gain(draft, source, count, sum(saved.values())):
         saved["room"] = worth
     return saved
 
 
-def room_gain(
-    draft: Draft, item: Item, source: str, target: str, count: int, shadow: Mapping[str, Shadow], own: float
-) -> float:
-    """What others gain, $/h, by the room that a move leaves, less by what it takes.
+def room_gain(draft: Draft, source: str, count: int, own: float) -> float:
+    """What others gain, $/h, by the room that a move leaves; 0 where nobody waits for it or the move pays by itself.
 
-    Nothing where nobody waits for it, where the move pays by itself (`own` $/h), or where room is scarcer at its end.
+    Args:
+        draft: the workload.
+        source: where `count` replicas leave.
+        count: how many.
+        own: what the move is worth to its workload, $/h.
     """
-    if source not in draft.makes_room or own > 0:
-        return 0.0
-    return max(0.0, count * (room_worth(item, shadow, source) - room_worth(item, shadow, target)))
+    room = draft.makes_room.get(source)
+    return room.worth * count if room and own <= 0 else 0.0
 
 
 def _rough(item: Item, cluster: str) -> float:
