@@ -324,6 +324,24 @@ def from_scratch(k: int, n: int, total: int, s: Scratch, most: int) -> float:
 
 
 @inner
+def _within_spot(k: int, s: Scratch) -> None:
+    """Takes what stands beyond the spot share off the table, where it is dearest first."""
+    over = -s.limits[SPOT]
+    for j in range(k - 1):
+        over += s.x[j] if s.spot[j] else 0.0
+    while over > EPS:
+        worst, price = -1, -BIG
+        for j in range(k - 1):
+            if s.spot[j] and s.x[j] > s.low[j] and s.stay_price[j] > price:
+                worst, price = j, s.stay_price[j]
+        if worst < 0:
+            break
+        s.x[worst] -= 1
+        s.x[k - 1] += 1
+        over -= 1
+
+
+@inner
 def gang(k: int, n: int, total: int, least: int, s: Scratch) -> float:
     """All in one cluster, at least `least` of them, or nothing new at all; returns the cost in $/h.
 
@@ -340,6 +358,7 @@ def gang(k: int, n: int, total: int, least: int, s: Scratch) -> float:
             s.x[j] = s.stay[j] if choice == k and j < k - 1 else 0.0
         if choice == k:
             fit(k, total, s)
+            _within_spot(k, s)
         elif choice < k - 1:
             s.x[choice] = min(float(total), np.floor(s.high[choice] + 1e-9))
             if s.x[choice] < min(least, total):

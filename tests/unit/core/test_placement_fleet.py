@@ -69,6 +69,7 @@ def test_what_must_hold_holds_after_every_event(seed: int, clusters: int, worklo
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(1, 40))
 @example(413, 8, 31)
+@example(972, 8, 10)  # a gang of which a part must stay, with more spot replicas than it may have
 @settings(max_examples=80, deadline=None)
 def test_what_must_hold_holds_in_a_fleet_that_stands_anyhow(seed: int, clusters: int, workloads: int) -> None:
     fleet = twisted(make((clusters, workloads), seed), seed)
