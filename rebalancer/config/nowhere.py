@@ -65,10 +65,28 @@ def _too_few(policy: SchedulingPolicy, document: Document, left: list[MemberClus
     if most is not None:
         room = f"perCluster.max {most} in {stand} leaves {most * len(left)}"
         asked.append((("spec", "replicas", "min"), spec.replicas.min, most * len(left), room))
-    return [
+    told = [
         f"{document.at(path)}: {'.'.join(map(str, path))} is {wanted}, but {why}; lower it or allow more"
         for path, wanted, there, why in asked if wanted > there
     ]  # fmt: skip
+    return told + _too_thin(policy, document, stand, len(left))
+
+
+def _too_thin(policy: SchedulingPolicy, document: Document, stand: str, count: int) -> list[str]:
+    """Bounds of each cluster that all clusters together can't fulfil."""
+    spec, told = policy.spec, []
+    least, high, share = spec.per_cluster.min, spec.replicas.max, spec.spread.max_share
+    if high is not None and least * count > high:
+        told.append(
+            f"{document.at(('spec', 'perCluster', 'min'))}: spec.perCluster.min is {least}, in {stand} together "
+            f"{least * count}, but replicas.max is {high}; lower it or raise replicas.max"
+        )
+    if count > 1 and share * count < 1.0 - 1e-9:
+        told.append(
+            f"{document.at(('spec', 'spread', 'maxShare'))}: spec.spread.maxShare is {share:.0%}, in {stand} together "
+            f"{share * count:.0%} of the replicas; raise it or allow more clusters"
+        )
+    return told
 
 
 def _problem(

@@ -265,6 +265,17 @@ GOLDEN: dict[str, tuple[str, str]] = {
         CLUSTER + "---\n" + POLICY + "  replicas: {min: 4}\n  perCluster: {max: 3}\n",
         "fleet.yaml:14: spec.replicas.min is 4, but perCluster.max 3 in eu-1 leaves 3; lower it or allow more",
     ),
+    "more replicas in each of its clusters than there may be": (
+        CLUSTER + "---\n" + CLUSTER.replace("eu-1", "us-1") + "---\n"
+        + POLICY + "  replicas: {max: 5}\n  perCluster: {min: 3}\n",
+        "fleet.yaml:22: spec.perCluster.min is 3, in eu-1, us-1 together 6, but replicas.max is 5; "
+        "lower it or raise replicas.max",
+    ),
+    "shares that leave some replicas without a cluster": (
+        CLUSTER + "---\n" + CLUSTER.replace("eu-1", "us-1") + "---\n" + POLICY + "  spread: {maxShare: 40%}\n",
+        "fleet.yaml:21: spec.spread.maxShare is 40%, in eu-1, us-1 together 80% of the replicas; "
+        "raise it or allow more clusters",
+    ),
     "data that is there more than once": (
         POLICY + "  data: {clusters: [{name: a, share: 0.7}, {name: b, share: 0.5}]}\n",
         "fleet.yaml:7: spec.data: the shares of data.clusters sum to 1.2, but must not to more than 1",
