@@ -51,7 +51,11 @@ class Ask:
 
 
 def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
-    """Returns the distinct ways in which policies count demand; request counters before CPU."""
+    """Returns the distinct ways in which policies count demand; request counters before CPU.
+
+    Of one counter those that tell origins come first: until it is known which policy selects a workload, the first one
+    that may mean it counts, and a total that is split by origin is one all the same.
+    """
     groups: dict[tuple[str, str, str, bool], list[Policy]] = {}
     for policy in policies.values():
         spec = policy.demand
@@ -65,5 +69,13 @@ def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
             open=frozenset(p.namespace for p in members if not p.workload_name),
             policies=frozenset(p.key for p in members),
         )
-        for key, members in sorted(groups.items(), key=lambda item: (not item[0][0], item[0]))
+        for key, members in sorted(
+            groups.items(), key=lambda item: (not item[0][0], item[0][:2], not item[0][2], item[0])
+        )
     )
+
+
+def _rank(
+    query: str, workload_label: str, origin_label: str, entry_cluster: bool
+) -> tuple[bool, str, str, bool, str, bool]:
+    return not query, query, workload_label, not origin_label, origin_label, entry_cluster

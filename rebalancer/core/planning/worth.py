@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rebalancer.core import placement
+from rebalancer.core.planning.actions import FORCED
 from rebalancer.core.planning.draft import Draft, Room
 from rebalancer.core.planning.target import Aim
 from rebalancer.core.planning.terms import move_dollars, terms
 
-CHAIN = 4
-"""Who waits may leave room to others in turn: so many of such links are counted."""
 EPSILON = 1e-6
 Changes = dict[str, dict[str, int]]
 Amounts = tuple[Mapping[str, float], Mapping[str, float]]
@@ -57,12 +56,14 @@ def awaited(
     shorts = _shorts(items, more, free, [w for w in rows if items[w].gives])
     own = {w: _own(items[w], drafts[w], target) for s in shorts.values() for w in s.coming}
     leaving = [(w, c) for w, changes in more.items() for c, n in changes.items() if n < 0 and c in shorts]
-    worth: dict[tuple[str, str], float] = {}
-    for _ in range(CHAIN):
+    most, worth = sum(max(0.0, gain) for gain in own.values()), dict[tuple[str, str], float]()
+    # Who waits may leave room to others in turn; such a chain is no longer than there are clusters that lack room.
+    for _ in range(len(shorts) + 1):
         net = dict(own)
         for (workload, cluster), value in worth.items():
             if workload in net:
-                net[workload] -= more[workload][cluster] * value
+                # Around a ring a gain would count at each pass; nobody loses more than all gain together.
+                net[workload] = min(most, net[workload] - more[workload][cluster] * value)
         before, worth = worth, {(w, c): _lost(shorts[c], c, items, more, net, w) for w, c in leaving}
         if worth == before:
             break
@@ -98,7 +99,10 @@ def _size(item: placement.Item, kind: int) -> float:
 
 
 def _own(item: placement.Item, draft: Draft, target: Aim) -> float:
-    """$/h that a workload gains by its place in the target; 0 where replicas become fewer at the same time."""
+    """$/h that a workload gains by its place in the target; 0 where replicas become fewer at the same time.
+
+    A replica that must leave has no place where it is.
+    """
     found = target.solution.items[draft.workload]
     growth = sum(found.replicas.values()) - sum(draft.now.values())
     if growth < 0:
@@ -106,7 +110,8 @@ def _own(item: placement.Item, draft: Draft, target: Aim) -> float:
     come = sum(max(0, found.replicas[c] - n) for c, n in draft.now.items())
     before = sum(terms(item, draft, placement.evaluate(item, draft.now)).values())
     after = sum(terms(item, draft, found).values())
-    return before - after - move_dollars(come - growth) + growth * placement.unplaced_dollars(item)
+    forced = sum(max(0, n - found.replicas[c]) for c, n in draft.now.items() if draft.leave.get(c, "") in FORCED)
+    return before - after - move_dollars(come - growth) + (growth + forced) * placement.unplaced_dollars(item)
 
 
 def _lost(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rebalancer.core.model import Plan
+from rebalancer.core.model import ClusterState, Plan
+from tests.unit.core.fleet import cluster_state
 from tests.unit.core.scenes import CPU, many, room
 
 PLAIN = replace(CPU, capacity_per_replica=1.0, max_moves_per_hour="100%")
@@ -54,3 +55,33 @@ def test_every_move_that_begins_gains_something_or_must_be() -> None:
     moves = [a for a in found.actions if a.source]
     assert len(moves) == 1, "one makes the room that one needs"
     assert all(a.gain > 0 or a.forced for a in moves)
+
+
+def named(cluster: str) -> ClusterState:
+    """A full cluster like eu-1, with a name of its own."""
+    state = cluster_state("eu-1", room_cpu=0.0)
+    return replace(state, cluster=replace(state.cluster, name=cluster))
+
+
+@pytest.mark.parametrize("links", [3, 8])
+def test_a_chain_begins_however_long_it_is(links: int) -> None:
+    ring = ["eu-1", *(f"c{i}" for i in range(1, links)), "us-1"]
+    counts = {f"w{i}": {ring[i]: 2} for i in range(1, links)}
+    allowed = {f"w{i}": frozenset({ring[i], ring[i + 1]}) for i in range(1, links)}
+    found = many(
+        {"first": {"eu-1": 1}, "tied": {"eu-1": 1}, **counts}, {"first": 1, "tied": 2, **dict.fromkeys(counts, 2)},
+        {**{c: named(c) for c in ring[:-1]}, "us-1": cluster_state("us-1", room_cpu=5.0)},
+        allowed={**TIED, "first": frozenset({"eu-1", "c1"}), **allowed},
+    )  # fmt: skip
+    assert [(a.workload, a.target) for a in found.actions if a.source] == [(f"w{links - 1}", "us-1")]
+
+
+def test_room_is_made_for_who_must_leave_a_drained_cluster() -> None:
+    states = room(eu_1=0.0, us_1=5.0, ap_1=5.0)
+    drained = replace(states["us-1"], cluster=replace(states["us-1"].cluster, drain=True))
+    found = many(
+        {"free": {"eu-1": 3}, "tied": {"us-1": 2}}, {"free": 3, "tied": 2}, {**states, "us-1": drained},
+        allowed={"tied": frozenset({"eu-1", "us-1"}), "free": frozenset({"eu-1", "ap-1"})},
+    )  # fmt: skip
+    moves = [(a.workload, a.source, a.target, a.reason) for a in found.actions if a.source]
+    assert ("free", "eu-1", "ap-1", "makes-room") in moves
