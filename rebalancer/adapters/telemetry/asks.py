@@ -73,9 +73,3 @@ def asks_of(policies: Mapping[str, Policy]) -> tuple[Ask, ...]:
             groups.items(), key=lambda item: (not item[0][0], item[0][:2], not item[0][2], item[0])
         )
     )
-
-
-def _rank(
-    query: str, workload_label: str, origin_label: str, entry_cluster: bool
-) -> tuple[bool, str, str, bool, str, bool]:
-    return not query, query, workload_label, not origin_label, origin_label, entry_cluster
