@@ -126,7 +126,7 @@ def wanted(
     bounded = int(min(max(raw, policy.min_replicas), high))
     if current > high:
         # Only down to the maximum: what lies below it is a decrease like any other.
-        return Wanted(int(high), raw, "above-max")
+        return Wanted(int(high), raw, "above-max", ("at-max",) if raw > high else ())
     if current < policy.min_replicas:
         return Wanted(max(bounded, policy.min_replicas), raw, "below-min")
     if bounded > current:

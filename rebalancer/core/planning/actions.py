@@ -90,6 +90,8 @@ def _scale(draft: Draft, cluster: str, change: int, reason: str) -> Action:
     text = f"{cluster} {before} -> {after}: {draft.demand:.4g} {draft.unit} at {draft.capacity:.4g} each"
     if not (math.isfinite(draft.demand) and math.isfinite(draft.capacity)):
         text = f"{cluster} {before} -> {after}: {draft.wanted.replicas} wanted in total"
+    if reason == "above-max":
+        text = f"{cluster} {before} -> {after}: replicas.max is {draft.policy.max_replicas}"
     return Action("scale", draft.workload, (SetReplicas(cluster, before, after),), reason, text,
                   target=cluster, replicas=change)  # fmt: skip
 

@@ -157,6 +157,7 @@ def _amounts(
         )  # fmt: skip
     for reason in draft.wanted.held:
         detail = f"{draft.wanted.raw} would do, {current} stay" if draft.wanted.raw < current else ""
+        detail = f"{draft.wanted.raw} are needed for the demand" if reason == "at-max" else detail
         if reason == "cluster-lost":
             detail += f"; {', '.join(_back(draft, ground))} came back a short time ago"
         draft.refuse(reason, "", f"missing: {', '.join(demand.missing)}" if reason == "demand-partial" else detail)

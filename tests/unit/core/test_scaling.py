@@ -43,6 +43,7 @@ def ask(
         ("below the minimum", ask(1, 1), 2, "below-min", ()),
         ("below the minimum, with demand for more", ask(50, 1), 5, "below-min", ()),
         ("above the maximum: down to it and no further", ask(10, 20, high=10), 10, "above-max", ()),
+        ("above the maximum, with demand for more", ask(150, 20, high=10), 10, "above-max", ("at-max",)),
         ("nothing at all", ask(0, 1, low=0, past=((NOW - 700, 0), (NOW, 0))), 0, "demand-down", ()),
         ("partial data takes nothing away", ask(10, 10, may_decrease=False), 10, "", ("demand-partial",)),
         ("partial data still adds", ask(200, 10, may_decrease=False), 20, "demand-up", ()),
