@@ -24,9 +24,10 @@ WARM = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0))
 WARM_SMALL = ((2.0, 1.0, 1.0), (1.0, 0.5, 1.0), (0.5, 0.2, 1.0), (0.2, 0.1, 1.0), *FINE)
 WARM_HUGE = ((0.5, 0.25, 0.5), (0.25, 0.12, 1.0), (0.12, 0.06, 1.0))
 """(first step, last step, share of the workloads) of each price pass."""
-WHOLE_COLD, WHOLE_WARM, WHOLE_BATCH = ((6.0, 2.0), (2.0, 0.5), (0.5, 0.2)), ((6.0, 2.0), (2.0, 0.5)), 256
-"""(first step, last step) of the passes after these in a huge fleet, and workloads between two updates: its workloads
-answer with whole replicas. At prices for fractional ones they would overfill its clusters by some 4 % of all cores."""
+WHOLE_WARM = ((6.0, 2.0, 1.0), (2.0, 0.5, 1.0))
+WHOLE_COLD, WHOLE_BATCH = (*WHOLE_WARM, (0.5, 0.2, 1.0)), 256
+"""Passes after these in a huge fleet, and workloads between two updates of prices: its workloads answer with whole
+replicas. At prices for fractional ones they would overfill its clusters by some 4 % of all cores."""
 HUGE, LARGE = 20_000, 3_000
 GAINS, GAINS_HUGE = (20.0, 12.0, 6.0, 2.0), (12.0, 3.0, 0.7)
 POLISH = (1.0, 0.0)
@@ -286,8 +287,9 @@ def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[F
     """
     cold, size = start is None, problem.size
     schedule: Schedule
+    whole: Schedule = ()
     if size > HUGE:
-        schedule = COLD_HUGE if cold else WARM_HUGE
+        schedule, whole = (COLD_HUGE, WHOLE_COLD) if cold else (WARM_HUGE, WHOLE_WARM)
     elif size > 2000:
         schedule = COLD if cold else WARM
     else:
@@ -297,17 +299,14 @@ def iterate_prices(problem: Problem, start: Floats | None, seed: int) -> tuple[F
     jobs, sites, scale, measure = jobs_of(problem), sites_of(problem), usual(problem, near), sizes(problem)
     rng = np.random.default_rng(seed)
     every = 32 if size >= 1000 else 8
-    for number, (first, last, share) in enumerate(schedule):
+    for number, (first, last, share) in enumerate((*schedule, *whole)):
         order = rng.permutation(size)[: max(min(size, 2000), int(size * share))]
-        mean = np.zeros(price.shape)
-        price_pass(order, every, jobs, near, sites, price, measure, scale, (first, last), False, mean)
-        price = mean.copy()
+        by_whole, mean = number >= len(schedule), np.zeros(price.shape)
+        batch = WHOLE_BATCH if by_whole else every
+        price_pass(order, batch, jobs, near, sites, price, measure, scale, (first, last), by_whole, mean)
+        price = mean
         if number in (0, 1, len(schedule) - 1) or size > HUGE:
             near = near_of(problem, price)
-    for rates in (WHOLE_COLD if cold else WHOLE_WARM) if size > HUGE else ():
-        mean = np.zeros(price.shape)
-        price_pass(rng.permutation(size), WHOLE_BATCH, jobs, near, sites, price, measure, scale, rates, True, mean)
-        price, near = mean, near_of(problem, mean)
     return price, near
 
 

@@ -87,11 +87,13 @@ def _taken(draft: Draft, cuts: Mapping[str, int], shrink: int) -> dict[str, int]
 def _scale(draft: Draft, cluster: str, change: int, reason: str) -> Action:
     before = draft.placements[cluster].wanted
     after = before + change
-    text = f"{cluster} {before} -> {after}: {draft.demand:.4g} {draft.unit} at {draft.capacity:.4g} each"
-    if not (math.isfinite(draft.demand) and math.isfinite(draft.capacity)):
-        text = f"{cluster} {before} -> {after}: {draft.wanted.replicas} wanted in total"
     if reason == "above-max":
-        text = f"{cluster} {before} -> {after}: replicas.max is {draft.policy.max_replicas}"
+        told = f"replicas.max is {draft.policy.max_replicas}"
+    elif math.isfinite(draft.demand) and math.isfinite(draft.capacity):
+        told = f"{draft.demand:.4g} {draft.unit} at {draft.capacity:.4g} each"
+    else:
+        told = f"{draft.wanted.replicas} wanted in total"
+    text = f"{cluster} {before} -> {after}: {told}"
     return Action("scale", draft.workload, (SetReplicas(cluster, before, after),), reason, text,
                   target=cluster, replicas=change)  # fmt: skip
 

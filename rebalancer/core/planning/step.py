@@ -30,7 +30,7 @@ def within_budgets(
     for workload, draft in drafts.items():
         if any(_more(draft, solution, c) for c in full):
             # It looks for another place, but moves no more than it would have.
-            limits.setdefault(workload, _exchanges(draft, solution))
+            limits.setdefault(workload, exchanges(draft, solution))
     if not limits:
         return target
     stepped = {w: replace(items[w], max_exchanges=0 if d.hold else limits.get(w)) for w, d in drafts.items()}
@@ -55,17 +55,17 @@ def _moves(drafts: Mapping[str, Draft], ground: Ground, solution: placement.Solu
     """Most exchanges of the workloads whose optimum is beyond their hourly budget."""
     limits = {}
     for workload, draft in drafts.items():
-        exchanges = _exchanges(draft, solution)
+        count = exchanges(draft, solution)
         left = moves.budget_left(draft.policy, draft.placements, ground.snapshot.at_s)
-        if draft.policy.gang and exchanges > left:
+        if draft.policy.gang and count > left:
             limits[workload] = 0
-            draft.refuse("move-budget", "", f"the gang moves whole: {exchanges} replicas, {left} may move now")
-        elif exchanges > max(1, left):
+            draft.refuse("move-budget", "", f"the gang moves whole: {count} replicas, {left} may move now")
+        elif count > max(1, left):
             limits[workload] = max(1, left)
     return limits
 
 
-def _exchanges(draft: Draft, solution: placement.Solution) -> int:
+def exchanges(draft: Draft, solution: placement.Solution) -> int:
     """Replicas that the optimum moves: those that come, as far as others go."""
     found = solution.items[draft.workload].replicas
     come = sum(max(0, found[c] - n) for c, n in draft.now.items())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rebalancer.core import placement
 from rebalancer.core.planning.actions import FORCED
 from rebalancer.core.planning.draft import Draft, Room
+from rebalancer.core.planning.step import exchanges
 from rebalancer.core.planning.target import Aim
 from rebalancer.core.planning.terms import move_dollars, terms
 
@@ -64,7 +65,8 @@ def awaited(
             if workload in net:
                 # Around a ring a gain would count at each pass; nobody loses more than all gain together.
                 net[workload] = min(most, net[workload] - more[workload][cluster] * value)
-        before, worth = worth, {(w, c): _lost(shorts[c], c, items, more, net, w) for w, c in leaving}
+        queues = {c: _queue(s, c, items, more, net) for c, s in shorts.items()}
+        before, worth = worth, {(w, c): _lost(shorts[c], queues[c], -more[w][c], items[w]) for w, c in leaving}
         if worth == before:
             break
     first = {c: max(s.coming, key=lambda w: _urgency(drafts[w])) for c, s in shorts.items()}
@@ -107,28 +109,38 @@ def _own(item: placement.Item, draft: Draft, target: Aim) -> float:
     growth = sum(found.replicas.values()) - sum(draft.now.values())
     if growth < 0:
         return 0.0
-    come = sum(max(0, found.replicas[c] - n) for c, n in draft.now.items())
     before = sum(terms(item, draft, placement.evaluate(item, draft.now)).values())
     after = sum(terms(item, draft, found).values())
     forced = sum(max(0, n - found.replicas[c]) for c, n in draft.now.items() if draft.leave.get(c, "") in FORCED)
-    return before - after - move_dollars(come - growth) + (growth + forced) * placement.unplaced_dollars(item)
+    return (
+        before
+        - after
+        - move_dollars(exchanges(draft, target.solution))
+        + (growth + forced) * placement.unplaced_dollars(item)
+    )
 
 
-def _lost(
-    short: _Short, cluster: str, items: Mapping[str, placement.Item], more: Changes, net: Mapping[str, float],
-    workload: str,
-) -> float:  # fmt: skip
-    """$/h that others would lose by each replica of a workload if none of it left the cluster; at least 0."""
-    count = -more[workload][cluster]
-    lack = count * _size(items[workload], short.kind) - max(0.0, short.left - short.lack)
-    each = {w: max(0.0, net[w]) / sum(n for n in more[w].values() if n > 0) for w in short.coming if w != workload}
-    sizes = {w: _size(items[w], short.kind) for w in each}
+def _queue(
+    short: _Short, cluster: str, items: Mapping[str, placement.Item], more: Changes, net: Mapping[str, float]
+) -> list[tuple[float, float, int]]:
+    """(size, $/h each, replicas) of what comes, first what gains least by its room."""
+    found = []
+    for workload in sorted(short.coming):
+        size, come = _size(items[workload], short.kind), more[workload]
+        if size > 0:
+            found.append((size, max(0.0, net[workload]) / sum(n for n in come.values() if n > 0), come[cluster]))
+    return sorted(found, key=lambda f: f[1] / f[0])
+
+
+def _lost(short: _Short, queue: Iterable[tuple[float, float, int]], count: int, item: placement.Item) -> float:
+    """$/h that others would lose by each of `count` replicas if none of these left the cluster; at least 0."""
+    lack = count * _size(item, short.kind) - max(0.0, short.left - short.lack)
     lost = 0.0
-    for other in sorted((w for w in each if sizes[w] > 0), key=lambda w: (each[w] / sizes[w], w)):
-        if lack <= EPSILON * sizes[other]:
+    for size, each, most in queue:
+        if lack <= EPSILON * size:
             break
-        number = min(more[other][cluster], math.ceil(lack / sizes[other] - EPSILON))
-        lost, lack = lost + number * each[other], lack - number * sizes[other]
+        number = min(most, math.ceil(lack / size - EPSILON))
+        lost, lack = lost + number * each, lack - number * size
     return lost / count
 
 
